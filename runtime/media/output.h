@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "proto/api.pb.h"
+#include "runtime/base/status.h"
+#include "runtime/base/strong_id.h"
+
+namespace latentd::media {
+
+struct OutputResult {
+  std::string path;     // in the spool
+  uint64_t bytes = 0;
+  uint32_t frames = 0;
+};
+
+// One job's way out: a frame ring that the last stage's worker fills, and whoever turns frames into a file of the spool
+// (latent-encoder for containers, a thread of ours for raw formats).
+// Owner: the supervisor, one per running job. Thread: the supervisor's loop. States: open -> finishing -> ended.
+// Failure: sticky; an encoder that dies or a full disk ends this output only, through `done`, and the worker's next
+// write fails.
+class Output {
+ public:
+  virtual ~Output() = default;  // aborts what has not ended, removes the partial file
+  // The ring's descriptor for the worker, valid while this object lives.
+  virtual int ringFd() const = 0;
+  virtual uint64_t ringId() const = 0;
+  // The worker has written all its frames: the file is complete once `done` was called with OK.
+  virtual void finish() = 0;
+  // The job failed or was cancelled.
+  virtual void abort(const Status& reason) = 0;
+};
+
+// Owner: the main. Thread: the supervisor's loop.
+class OutputFactory {
+ public:
+  // Called exactly once, from any thread, with the result or the first failure; never from inside open().
+  using Done = std::function<void(StatusOr<OutputResult>)>;
+
+  virtual ~OutputFactory() = default;
+  // RESOURCE_EXHAUSTED when the spool has no room; UNAVAILABLE when the format's encoder cannot run here.
+  virtual StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters& parameters, Done done) = 0;
+  // Forgets a finished file. Not an error if it is already gone.
+  virtual void remove(const JobId& job) = 0;
+};
+
+}  // namespace latentd::media

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+#include "runtime/base/tree.h"
+
+namespace latentd::stages {
+
+using TensorTree = Tree<at::Tensor>;
+
+// The effective sampling parameters of a job: every default is already filled in.
+struct SamplingParameters {
+  std::string prompt;
+  std::string negative_prompt;
+  uint32_t frames = 0;
+  uint32_t width = 0;   // pixels
+  uint32_t height = 0;  // pixels
+  uint32_t steps = 0;
+  double guidance_scale = 1.0;
+  uint64_t seed = 0;
+  double fps = 0;
+  std::optional<double> flow_shift;  // absent: the checkpoint's scheduler decides
+};
+
+// What a model accepts, for the check at submission; an unset field is another stage's to say.
+struct ModelLimits {
+  std::optional<uint32_t> frame_step;        // frames = 1 + k * frame_step
+  std::optional<uint32_t> size_multiple;     // of width and height, pixels
+  std::optional<uint32_t> frames_max;
+  std::optional<uint32_t> prompt_bytes_max;
+  SamplingParameters defaults;               // 0 and empty mean unset
+};
+
+// One method of a stage and its contract.
+struct MethodSpec {
+  std::string name;
+  std::vector<std::string> inputs;   // keys of the input dictionary it needs
+  std::vector<std::string> outputs;  // keys of the dictionary it returns
+  bool emits_frames = false;         // writes to RunContext::frames() instead of returning tensors
+};
+
+// Where RGB frames of the last stage go, in order. Blocks while the reader is behind.
+class FrameSink {
+ public:
+  virtual ~FrameSink() = default;
+  // frames: [T, H, W, 3] float32 in [0, 1], on the CPU, contiguous. Fails once the job is cancelled or its reader died.
+  virtual Status write(const at::Tensor& frames) = 0;
+};
+
+// What a running method may ask of its worker. Owner: the worker, for the length of run(). Thread: the caller of run().
+class RunContext {
+ public:
+  virtual ~RunContext() = default;
+  // To be called before step `step` (0-based) of `steps`: every rank of the group gets the same answer for the same
+  // step. CANCELLED: return that status at once; nothing may be left inside a collective.
+  virtual Status beginStep(uint32_t step, uint32_t steps) = 0;
+  // Step `step` is complete (not merely submitted).
+  virtual void finishStep(uint32_t step, uint32_t steps) = 0;
+  // Null for methods that emit no frames.
+  virtual FrameSink* frames() = 0;
+};
+
+// What load() gets. Owner: the caller; copies are fine.
+struct LoadContext {
+  std::string model_dir;                       // a diffusers directory
+  std::string device = "cpu";                  // "cpu", "cuda:0"
+  DType dtype = DType::kFloat32;               // of weights and activations; islands stay float32 as the reference has it
+  std::map<std::string, std::string> options;  // the group's `options:` in the topology
+  // fraction 0..1 and what is being loaded.
+  std::function<void(double fraction, const std::string& detail)> progress = [](double, const std::string&) {};
+};
+
+// A piece of a pipeline with named methods. Owner: one worker. Thread: the worker's executor thread only.
+// States: constructed -> load() succeeded -> warmUp() -> run() any number of times. Failure: a failed load() or run()
+// leaves the object destructible; a failed run() leaves it ready for the next job. May throw c10::Error: the executor
+// converts it.
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  // Reads and checks the checkpoint; every problem is named with its file. Refuses a checkpoint it cannot serve.
+  virtual Status load(const LoadContext& context) = 0;
+  // Runs the method once on the smallest valid input, so that the first job pays no first-use cost.
+  virtual Status warmUp() = 0;
+  virtual std::vector<MethodSpec> methods() const = 0;
+  virtual ModelLimits limits() const = 0;
+  virtual uint64_t weightBytes() const = 0;
+  // inputs: one dictionary, the union of what the edges brought. Returns a dictionary with the method's outputs.
+  virtual StatusOr<TensorTree> run(const std::string& method, const SamplingParameters& parameters,
+                                   const TensorTree& inputs, RunContext& context) = 0;
+  // Forgets what it keeps for one session; a job-only stage keeps nothing.
+  virtual void reset(const std::string& session) { (void)session; }
+};
+
+using StageFactory = std::function<std::unique_ptr<Stage>()>;
+
+}  // namespace latentd::stages
