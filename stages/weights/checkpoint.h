@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "runtime/base/status.h"
+#include "stages/weights/safetensors.h"
+
+namespace latentd::stages {
+
+// A view of one entry, which keeps the file mapped; a copy where the file does not align it. Never write to it.
+at::Tensor tensorOf(const std::shared_ptr<const SafetensorsFile>& file, const SafetensorsFile::Entry& entry);
+
+// The weights of one component directory: diffusion_pytorch_model.safetensors, model.safetensors, or the shards named
+// by the .index.json of either. Tensors are taken by name and checked; the first problem sticks, after which take()
+// returns undefined tensors, and finish() tells it.
+// Owner: the loading stage. Thread: one. States: open -> take()... -> finish(). Failure: sticky; names tensor and file.
+class WeightReader {
+ public:
+  // fraction 0..1 of the bytes taken, and the file being read; called at most about 100 times.
+  using Progress = std::function<void(double fraction, const std::string& detail)>;
+
+  static StatusOr<WeightReader> open(
+      const std::string& directory, Progress progress = [](double, const std::string&) {});
+
+  bool has(const std::string& name) const { return sources_.contains(name); }
+  // A view into the mapping if the file stores `dtype`, else a converted copy. Floating point only, unless the file
+  // stores exactly `dtype`.
+  at::Tensor take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype);
+  // The first problem; else the tensors that nobody took. A name in `ignorable`, or one that ends in an entry of it
+  // which begins with ".", is not an error.
+  Status finish(const std::vector<std::string>& ignorable = {}) const;
+  // Bytes of all the tensors returned, in their own dtypes.
+  uint64_t takenBytes() const { return taken_bytes_; }
+
+ private:
+  struct Source {
+    std::shared_ptr<const SafetensorsFile> file;
+    const SafetensorsFile::Entry* entry;
+  };
+
+  WeightReader() = default;
+  Status addFile(const std::string& path);
+  Status addShards(const std::string& directory, const std::string& index_path);
+  void fail(const Status& problem);
+  void report(const Source& source);
+
+  std::string directory_;
+  Progress progress_;
+  std::map<std::string, Source> sources_;
+  std::set<std::string> taken_;
+  uint64_t file_bytes_ = 0;  // of all tensors, as stored
+  uint64_t read_bytes_ = 0;  // of the tensors taken, as stored
+  uint64_t taken_bytes_ = 0;
+  double reported_ = 0;
+  Status problem_;
+};
+
+}  // namespace latentd::stages
