@@ -1,0 +1,165 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/dtype.h"
+
+// What one topology file says, checked and complete: every default is filled in, every path is absolute, and the
+// cross references hold. Made by loadTopology() (runtime/config/loader.h) and not changed afterwards. Meaning, unit and
+// range of each value stand in the key table (runtime/config/schema.cc; `latentd --print-schema`).
+namespace latentd::config {
+
+using std::chrono::milliseconds;
+
+// A TCP address to listen on; port 0 means any free one.
+struct Endpoint {
+  std::string host;  // an IPv4 or IPv6 address (without brackets), or "localhost"
+  uint16_t port = 0;
+
+  friend bool operator==(const Endpoint&, const Endpoint&) = default;
+};
+std::string toString(const Endpoint& endpoint);  // "127.0.0.1:7411", "[::1]:7411"
+
+struct Device {
+  enum class Kind { kCpu, kCuda };
+  Kind kind = Kind::kCpu;
+  uint32_t index = 0;  // of a CUDA device; 0 for the CPU
+
+  friend bool operator==(const Device&, const Device&) = default;
+};
+std::string toString(const Device& device);  // "cpu", "cuda:0"
+
+// Degrees of the group's device mesh; their product is the number of ranks.
+struct ParallelDegrees {
+  uint32_t cfg = 1;
+  uint32_t ring = 1;
+  uint32_t ulysses = 1;
+  uint32_t pp = 1;
+  uint32_t tp = 1;
+
+  uint64_t product() const { return uint64_t{cfg} * ring * ulysses * pp * tp; }
+};
+
+// The workers that run one stage together.
+struct GroupSpec {
+  std::string name;
+  std::string stage;            // registered stage name, "wan.denoiser"
+  std::string method;           // the one a job runs; what the edges name
+  std::string model_dir;        // absolute; empty for a stage without a checkpoint
+  std::vector<Device> devices;  // by rank
+  ParallelDegrees parallel;
+  uint32_t threads = 1;  // of each rank
+  DType dtype = DType::kFloat32;
+  std::map<std::string, std::string> options;  // handed to the stage as they are
+  std::optional<uint64_t> memory_bytes_max;    // of each rank; absent: unlimited
+
+  uint32_t ranks() const { return static_cast<uint32_t>(devices.size()); }
+};
+
+// How tensors of an edge travel. The names are those of the channel backends.
+enum class Transport {
+  kShm,  // sealed memfd pools: both sides on the CPU of one host
+};
+std::string_view toString(Transport transport);  // "shm"
+
+// Outputs of one group's method feed another group's method.
+struct EdgeSpec {
+  std::string name;  // "text.encode->denoise.denoise"
+  size_t from = 0;   // index in Topology::groups
+  size_t to = 0;     // index in Topology::groups
+  uint32_t slots = 2;
+  uint32_t profiles_max = 8;
+  uint64_t unpooled_bytes_max = 0;
+  std::optional<int32_t> producer_shard_dim;  // absent: replicated, rank 0 publishes
+  std::optional<int32_t> consumer_shard_dim;  // absent: every rank reads all
+  Transport transport = Transport::kShm;
+  std::string transport_reason;
+};
+
+struct SpoolSpec {
+  std::string dir;  // absolute; empty: a "spool" folder in the daemon's runtime directory, gone with it
+  uint64_t bytes_max = 0;
+  milliseconds retention{};
+};
+
+struct QueueSpec {
+  uint32_t length_max = 0;
+  milliseconds aging{};  // waiting this long raises a job's priority by one
+};
+
+struct Deadlines {
+  milliseconds load{};
+  milliseconds warm_up{};
+  milliseconds job{};
+  milliseconds stall{};
+  milliseconds heartbeat{};       // interval
+  milliseconds heartbeat_miss{};  // silence after which a worker counts as hung
+  milliseconds shutdown_grace{};
+  milliseconds channel_progress{};
+  milliseconds encode{};  // from a job's last frame to its finished file
+};
+
+struct RestartSpec {
+  milliseconds backoff_min{};
+  milliseconds backoff_max{};
+  milliseconds stable_after{};  // a group that lived this long starts again from backoff_min
+  uint32_t failures_max = 0;    // failed starts in a row after which the daemon gives up
+};
+
+enum class LogFormat { kText, kJson };
+
+struct LogSpec {
+  std::string level;  // trace, debug, info, warn, error
+  LogFormat format = LogFormat::kText;
+};
+
+// Job parameters where a request gives none; absent: the model's own default.
+struct JobDefaults {
+  std::optional<uint32_t> frames;
+  std::optional<uint32_t> width;
+  std::optional<uint32_t> height;
+  std::optional<uint32_t> steps;
+  std::optional<double> guidance;
+  std::optional<double> fps;
+  std::optional<double> flow_shift;
+  std::optional<std::string> negative_prompt;
+};
+
+struct Limits {
+  uint32_t frames_max = 0;
+  uint64_t pixels_max = 0;  // width * height
+  uint32_t steps_max = 0;
+  double guidance_max = 0;
+  double fps_max = 0;
+  uint32_t prompt_bytes_max = 0;
+  uint32_t jobs_kept = 0;            // finished jobs that stay listed
+  milliseconds job_retention{};      // how long they stay listed
+  uint32_t in_flight_per_group = 0;  // commands a worker may hold queued, the running one included
+};
+
+// Thread: immutable, read from any.
+struct Topology {
+  std::string file;  // as given on the command line; part of error messages
+  Endpoint listen;
+  Endpoint http;
+  std::string runtime_dir;  // absolute; the private directory is made inside
+  SpoolSpec spool;
+  QueueSpec queue;
+  Deadlines deadlines;
+  RestartSpec restart;
+  LogSpec log;
+  std::vector<GroupSpec> groups;
+  std::vector<EdgeSpec> edges;
+  JobDefaults defaults;
+  Limits limits;
+  std::vector<size_t> order;  // indexes of groups so that every edge goes forward
+  size_t sink = 0;            // the group that emits frames; last of `order`
+};
+
+}  // namespace latentd::config
