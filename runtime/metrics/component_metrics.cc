@@ -1,0 +1,100 @@
+#include "runtime/metrics/component_metrics.h"
+
+namespace latentd::metrics {
+namespace {
+
+// Powers of four from the shortest to the longest that is still of interest: 8 to 10 buckets tell a regression and keep
+// a scrape small. Hand-offs of 64 KiB take some 20 us; a denoise step milliseconds to seconds; a job seconds to an
+// hour.
+Buckets handoffBuckets() { return {4e-6, 16e-6, 64e-6, 256e-6, 1e-3, 4e-3, 16e-3, 64e-3, 0.25, 1, 4}; }
+Buckets stepBuckets() { return {1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30}; }
+Buckets stageBuckets() { return {1e-3, 4e-3, 16e-3, 64e-3, 0.25, 1, 4, 16, 60, 300, 1200}; }
+Buckets jobBuckets() { return {0.01, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600, 1800, 3600}; }
+Buckets requestBuckets() { return {1e-4, 4e-4, 1.6e-3, 6.4e-3, 25e-3, 0.1, 0.4, 1.6}; }
+
+}  // namespace
+
+JobMetrics::JobMetrics(Registry& registry)
+    : submitted(registry.counter("latentd_jobs_submitted_total", "Jobs accepted into the queue.")),
+      ended(registry.counters("latentd_jobs_total", "Jobs that ended, by result.", "result")),
+      rejected(registry.counters("latentd_jobs_rejected_total", "Submissions refused, by reason.", "reason")),
+      queue_depth(registry.gauge("latentd_queue_depth", "Jobs that wait for their first stage.")),
+      running(registry.gauge("latentd_jobs_running", "Jobs with a stage dispatched and not yet ended.")),
+      queue_wait(
+          registry.histogram("latentd_queue_wait_seconds", "Submission to the first stage command.", jobBuckets())),
+      duration(registry.histograms("latentd_job_seconds", "Submission to the end, by result.", jobBuckets(), "result")),
+      stage(registry.histograms("latentd_stage_seconds", "Time inside a stage's method.", stageBuckets(), "stage")),
+      input_wait(registry.histograms("latentd_stage_input_wait_seconds",
+                                     "Time until a stage's inputs were there and copied.", stageBuckets(), "stage")),
+      publish(registry.histograms("latentd_stage_publish_seconds", "Time to stage a stage's outputs into slots.",
+                                  handoffBuckets(), "stage")),
+      stage_failures(registry.counters("latentd_stage_failures_total", "Stage runs that failed, by status code.",
+                                       "stage", "reason")),
+      denoise_step(
+          registry.histogram("latentd_denoise_step_seconds", "Duration of one completed denoise step.", stepBuckets())),
+      cancel(registry.histograms("latentd_cancel_seconds",
+                                 "Cancel request until the job's slots and devices were free, by the stage it met.",
+                                 stageBuckets(), "stage")) {
+  for (const char* result : {"succeeded", "failed", "cancelled"})
+    ended.with(result);
+  for (const char* reason : {"queue_full", "draining", "invalid"})
+    rejected.with(reason);
+}
+
+EdgeMetrics::EdgeMetrics(Registry& registry)
+    : bytes(registry.counters("latentd_edge_bytes_total", "Tensor bytes handed off.", "edge")),
+      handoffs(registry.counters("latentd_handoffs_total", "Artifacts acknowledged by every consumer rank.", "edge")),
+      handoff(registry.histograms("latentd_handoff_seconds", "Publication to the last acknowledgement.",
+                                  handoffBuckets(), "edge")),
+      slot_wait(registry.histograms("latentd_slot_wait_seconds", "Time a producer waited for a free slot.",
+                                    handoffBuckets(), "edge")),
+      slots(registry.gauges("latentd_slots", "Slots of one profile.", "edge")),
+      slots_in_use(registry.gauges("latentd_slots_in_use", "Slots published and not yet acknowledged.", "edge")),
+      slots_discarded(registry.counters("latentd_slots_discarded_total",
+                                        "Artifacts acknowledged without being copied, by reason.", "edge", "reason")),
+      unpooled(registry.counters("latentd_unpooled_handoffs_total",
+                                 "Hand-offs that took a one-shot buffer beyond the profile limit.", "edge")),
+      stale_dropped(
+          registry.counters("latentd_stale_messages_total", "Messages of a former epoch that were dropped.", "edge")) {}
+
+WorkerMetrics::WorkerMetrics(Registry& registry)
+    : up(registry.gauges("latentd_worker_up", "1 while the worker is ready.", "group", "rank")),
+      restarts(registry.counters("latentd_worker_restarts_total", "Group respawns, by what ended the last one.",
+                                 "group", "reason")),
+      resident_memory(
+          registry.gauges("latentd_worker_resident_memory_bytes", "Resident memory of a worker.", "group", "rank")),
+      device_memory(
+          registry.gauges("latentd_device_memory_bytes", "Memory in use on a device, by kind.", "device", "kind")),
+      model_load(registry.gauges("latentd_model_load_seconds", "Last load of a group's model, slowest rank.", "group")),
+      warm_up(registry.gauges("latentd_warm_up_seconds", "Last warm-up of a group, slowest rank.", "group")),
+      model_weights(registry.gauges("latentd_model_weight_bytes", "Weights held by a group, all ranks.", "group")) {}
+
+EncoderMetrics::EncoderMetrics(Registry& registry)
+    : frames(registry.counter("latentd_frames_total", "Frames written by last stages.")),
+      encode(
+          registry.histograms("latentd_encode_seconds", "First frame to the complete file.", stageBuckets(), "format")),
+      failures(
+          registry.counters("latentd_encoder_failures_total", "Outputs that ended in an error, by reason.", "reason")),
+      spool_bytes(registry.gauge("latentd_spool_bytes", "Size of the kept results.")),
+      spool_bytes_max(registry.gauge("latentd_spool_max_bytes", "Configured bound of the kept results.")),
+      spool_files(registry.gauge("latentd_spool_files", "Kept results.")),
+      spool_removed(
+          registry.counters("latentd_spool_removed_total", "Results removed from the spool, by reason.", "reason")) {}
+
+ApiMetrics::ApiMetrics(Registry& registry)
+    : requests(registry.counters("latentd_grpc_requests_total", "Finished calls of the public API, by status code.",
+                                 "method", "result")),
+      duration(
+          registry.histograms("latentd_grpc_request_seconds", "Duration of unary calls.", requestBuckets(), "method")),
+      watchers(registry.gauge("latentd_grpc_watchers", "Open Watch streams.")),
+      downloads(registry.gauge("latentd_grpc_downloads", "Open Download streams.")),
+      watch_skipped(registry.counter("latentd_watch_updates_skipped_total",
+                                     "Progress updates superseded before a slow reader took them.")),
+      download_bytes(registry.counter("latentd_download_bytes_total", "Result bytes sent to clients.")) {}
+
+void registerBuildInfo(Registry& registry, std::string_view version) {
+  registry.gauges("latentd_build_info", "1, labelled with the version.", "version").with(version).Set(1);
+  registry.gauge("latentd_start_time_seconds", "Start of the daemon, seconds since 1970.").SetToCurrentTime();
+}
+
+}  // namespace latentd::metrics

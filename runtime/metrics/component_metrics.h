@@ -1,0 +1,86 @@
+#pragma once
+
+#include <string_view>
+
+#include "runtime/metrics/registry.h"
+
+// The metrics of each component of the supervisor's process: plain structs, registered in their constructors, one of
+// each per registry. Owner: the component. Thread: any.
+namespace latentd::metrics {
+
+// Life of jobs in queue and pipeline.
+struct JobMetrics {
+  explicit JobMetrics(Registry& registry);
+
+  Counter& submitted;          // jobs_submitted_total: accepted into the queue
+  Counters<1> ended;           // jobs_total{result}: succeeded, failed, cancelled
+  Counters<1> rejected;        // jobs_rejected_total{reason}: queue_full, draining, invalid, not_ready
+  Gauge& queue_depth;          // queue_depth
+  Gauge& running;              // jobs_running
+  Histogram& queue_wait;       // queue_wait_seconds: submission to the first stage command
+  Histograms<1> duration;      // job_seconds{result}: submission to the end
+  Histograms<1> stage;         // stage_seconds{stage}: inside the stage's method
+  Histograms<1> input_wait;    // stage_input_wait_seconds{stage}: until the inputs were there and copied
+  Histograms<1> publish;       // stage_publish_seconds{stage}: staging outputs into slots
+  Counters<2> stage_failures;  // stage_failures_total{stage,reason}: reason is the status code's name
+  Histogram& denoise_step;     // denoise_step_seconds
+  Histograms<1> cancel;        // cancel_seconds{stage}: request until everything of the job was released
+};
+
+// The data plane as the supervisor sees it, by edge.
+struct EdgeMetrics {
+  explicit EdgeMetrics(Registry& registry);
+
+  Counters<1> bytes;            // edge_bytes_total{edge}
+  Counters<1> handoffs;         // handoffs_total{edge}
+  Histograms<1> handoff;        // handoff_seconds{edge}: publication to the last acknowledgement
+  Histograms<1> slot_wait;      // slot_wait_seconds{edge}: back-pressure met by the producer
+  Gauges<1> slots;              // slots{edge}: of one profile
+  Gauges<1> slots_in_use;       // slots_in_use{edge}
+  Counters<2> slots_discarded;  // slots_discarded_total{edge,reason}
+  Counters<1> unpooled;         // unpooled_handoffs_total{edge}: beyond the profile limit
+  Counters<1> stale_dropped;    // stale_messages_total{edge}: of a former epoch
+};
+
+// Worker processes, by group and rank.
+struct WorkerMetrics {
+  explicit WorkerMetrics(Registry& registry);
+
+  Gauges<2> up;               // worker_up{group,rank}: 1 from ready until lost
+  Counters<2> restarts;       // worker_restarts_total{group,reason}: exit, signal, heartbeat, deadline, load
+  Gauges<2> resident_memory;  // worker_resident_memory_bytes{group,rank}
+  Gauges<2> device_memory;    // device_memory_bytes{device,kind}: weights, cache, pools
+  Gauges<1> model_load;       // model_load_seconds{group}: of the last start, the slowest rank's
+  Gauges<1> warm_up;          // warm_up_seconds{group}
+  Gauges<1> model_weights;    // model_weight_bytes{group}
+};
+
+// The way out: encoders, raw writers, spool.
+struct EncoderMetrics {
+  explicit EncoderMetrics(Registry& registry);
+
+  Counter& frames;            // frames_total: written by last stages
+  Histograms<1> encode;       // encode_seconds{format}: first frame to complete file
+  Counters<1> failures;       // encoder_failures_total{reason}: exit, signal, disk, protocol, unavailable
+  Gauge& spool_bytes;         // spool_bytes
+  Gauge& spool_bytes_max;     // spool_max_bytes
+  Gauge& spool_files;         // spool_files
+  Counters<1> spool_removed;  // spool_removed_total{reason}: retention, space, deleted
+};
+
+// The public port.
+struct ApiMetrics {
+  explicit ApiMetrics(Registry& registry);
+
+  Counters<2> requests;     // grpc_requests_total{method,result}: result is the status code's name
+  Histograms<1> duration;   // grpc_request_seconds{method}: unary ones; streams last as long as their reader
+  Gauge& watchers;          // grpc_watchers
+  Gauge& downloads;         // grpc_downloads
+  Counter& watch_skipped;   // watch_updates_skipped_total: superseded before a slow reader took them
+  Counter& download_bytes;  // download_bytes_total
+};
+
+// Registers build_info{version} and the start time once.
+void registerBuildInfo(Registry& registry, std::string_view version);
+
+}  // namespace latentd::metrics
