@@ -4,13 +4,18 @@
 #include <condition_variable>
 #include <mutex>
 
+// Defines GUARDED_BY in older releases: included first, so that there is one definition whatever a file includes.
+#include <absl/base/thread_annotations.h>
+
 // Clang's thread-safety annotations; nothing under other compilers.
 #if defined(__clang__)
 #define LATENTD_TSA(x) __attribute__((x))
 #else
 #define LATENTD_TSA(x)
 #endif
+#ifndef GUARDED_BY
 #define GUARDED_BY(x) LATENTD_TSA(guarded_by(x))
+#endif
 #define REQUIRES(...) LATENTD_TSA(requires_capability(__VA_ARGS__))
 #define EXCLUDES(...) LATENTD_TSA(locks_excluded(__VA_ARGS__))
 #define ACQUIRE(...) LATENTD_TSA(acquire_capability(__VA_ARGS__))
