@@ -34,11 +34,11 @@ struct SamplingParameters {
 
 // What a model accepts, for the check at submission; an unset field is another stage's to say.
 struct ModelLimits {
-  std::optional<uint32_t> frame_step;        // frames = 1 + k * frame_step
-  std::optional<uint32_t> size_multiple;     // of width and height, pixels
+  std::optional<uint32_t> frame_step;     // frames = 1 + k * frame_step
+  std::optional<uint32_t> size_multiple;  // of width and height, pixels
   std::optional<uint32_t> frames_max;
   std::optional<uint32_t> prompt_bytes_max;
-  SamplingParameters defaults;               // 0 and empty mean unset
+  SamplingParameters defaults;  // 0 and empty mean unset
 };
 
 // One method of a stage and its contract.
@@ -72,9 +72,9 @@ class RunContext {
 
 // What load() gets. Owner: the caller; copies are fine.
 struct LoadContext {
-  std::string model_dir;                       // a diffusers directory
-  std::string device = "cpu";                  // "cpu", "cuda:0"
-  DType dtype = DType::kFloat32;               // of weights and activations; islands stay float32 as the reference has it
+  std::string model_dir;          // a diffusers directory
+  std::string device = "cpu";     // "cpu", "cuda:0"
+  DType dtype = DType::kFloat32;  // of weights and activations; islands stay float32 as the reference has it
   std::map<std::string, std::string> options;  // the group's `options:` in the topology
   // fraction 0..1 and what is being loaded.
   std::function<void(double fraction, const std::string& detail)> progress = [](double, const std::string&) {};

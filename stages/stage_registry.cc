@@ -15,13 +15,15 @@ StatusOr<std::unique_ptr<Stage>> StageRegistry::create(const std::string& name) 
   const auto found = factories_.find(name);
   if (found != factories_.end()) return found->second();
   std::string known;
-  for (const auto& [other, factory] : factories_) known += (known.empty() ? "" : ", ") + other;
+  for (const auto& [other, factory] : factories_)
+    known += (known.empty() ? "" : ", ") + other;
   return absl::NotFoundError("stage \"" + name + "\" is none of: " + known);
 }
 
 std::vector<std::string> StageRegistry::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, factory] : factories_) names.push_back(name);
+  for (const auto& [name, factory] : factories_)
+    names.push_back(name);
   return names;
 }
 

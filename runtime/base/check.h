@@ -11,9 +11,10 @@ namespace latentd {
 
 // For what can only be false through a bug of ours; stays on in release builds. Peers' data and users' input are
 // validated with a Status instead.
-#define LATENTD_CHECK(condition, message)                                                   \
-  do {                                                                                      \
-    if (!(condition)) [[unlikely]] ::latentd::checkFailed(__FILE__, __LINE__, #condition, message); \
+#define LATENTD_CHECK(condition, message)                              \
+  do {                                                                 \
+    if (!(condition)) [[unlikely]]                                     \
+      ::latentd::checkFailed(__FILE__, __LINE__, #condition, message); \
   } while (false)
 
 // For conditions that are costly to evaluate: debug and sanitizer builds only.

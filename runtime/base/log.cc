@@ -13,7 +13,8 @@ namespace {
 class JsonMessageFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
-    for (const char c : message.payload) appendEscaped(c, out);
+    for (const char c : message.payload)
+      appendEscaped(c, out);
   }
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<JsonMessageFlag>(); }
 

@@ -15,9 +15,9 @@ namespace latentd {
 using Logger = std::shared_ptr<spdlog::logger>;
 
 struct LogOptions {
-  std::string level = "info";    // trace, debug, info, warn, error
-  bool json = false;             // one JSON object per line instead of text
-  std::string process;           // prefix of every line: "latentd", "denoise/0", ...
+  std::string level = "info";  // trace, debug, info, warn, error
+  bool json = false;           // one JSON object per line instead of text
+  std::string process;         // prefix of every line: "latentd", "denoise/0", ...
 };
 
 // Sets the sink and format of this process. Called once by a main before any thread starts.

@@ -19,9 +19,7 @@ using absl::StatusOr;
 inline absl::string_view toAbsl(std::string_view text) { return {text.data(), text.size()}; }
 inline std::string_view fromAbsl(absl::string_view text) { return {text.data(), text.size()}; }
 
-inline Status makeStatus(absl::StatusCode code, std::string_view message) {
-  return Status(code, toAbsl(message));
-}
+inline Status makeStatus(absl::StatusCode code, std::string_view message) { return Status(code, toAbsl(message)); }
 
 // The message of a status, without its code.
 inline std::string messageOf(const Status& status) { return std::string(fromAbsl(status.message())); }
@@ -39,8 +37,8 @@ Status errnoStatus(int error_number, std::string_view what);
 #define LATENTD_CONCAT_INNER(a, b) a##b
 #define LATENTD_CONCAT(a, b) LATENTD_CONCAT_INNER(a, b)
 
-#define LATENTD_RETURN_IF_ERROR(expression)                          \
-  do {                                                               \
+#define LATENTD_RETURN_IF_ERROR(expression)                                                        \
+  do {                                                                                             \
     if (::absl::Status latentd_status = (expression); !latentd_status.ok()) return latentd_status; \
   } while (false)
 

@@ -60,11 +60,14 @@ class Tree {
     if (const Leaf* leaf = getIf<Leaf>()) {
       visit(*leaf);
     } else if (const Dict* dict = getIf<Dict>()) {
-      for (const auto& entry : dict->entries) entry.second.forEachLeaf(visit);
+      for (const auto& entry : dict->entries)
+        entry.second.forEachLeaf(visit);
     } else if (const List* list = getIf<List>()) {
-      for (const Tree& item : list->items) item.forEachLeaf(visit);
+      for (const Tree& item : list->items)
+        item.forEachLeaf(visit);
     } else if (const Tuple* tuple = getIf<Tuple>()) {
-      for (const Tree& item : tuple->items) item.forEachLeaf(visit);
+      for (const Tree& item : tuple->items)
+        item.forEachLeaf(visit);
     }
   }
 
@@ -89,7 +92,8 @@ class Tree {
   template <class OtherSequence, class OtherLeaf, class Sequence, class Map>
   static typename Tree<OtherLeaf>::Value mapItems(const Sequence& sequence, Map& map) {
     OtherSequence mapped;
-    for (const Tree& item : sequence.items) mapped.items.push_back(item.template mapLeaves<OtherLeaf>(map));
+    for (const Tree& item : sequence.items)
+      mapped.items.push_back(item.template mapLeaves<OtherLeaf>(map));
     return mapped;
   }
 

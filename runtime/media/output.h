@@ -12,7 +12,7 @@
 namespace latentd::media {
 
 struct OutputResult {
-  std::string path;     // in the spool
+  std::string path;  // in the spool
   uint64_t bytes = 0;
   uint32_t frames = 0;
 };

@@ -14,7 +14,7 @@ namespace latentd::supervisor {
 
 // A finished job's encoded video.
 struct ResultFile {
-  UniqueFd fd;            // read only, at offset 0; stays readable if the job is deleted meanwhile
+  UniqueFd fd;  // read only, at offset 0; stays readable if the job is deleted meanwhile
   uint64_t bytes = 0;
   v1::OutputFormat format = v1::OUTPUT_FORMAT_UNSPECIFIED;
 };
@@ -30,7 +30,8 @@ class JobService {
    public:
     virtual ~Watch() = default;
   };
-  // The job as it now is. Called on the supervisor's loop thread: it must only hand the job over (bounded, newest wins).
+  // The job as it now is. Called on the supervisor's loop thread: it must only hand the job over (bounded, newest
+  // wins).
   using WatchCallback = std::function<void(const v1::Job&)>;
 
   virtual ~JobService() = default;

@@ -1,0 +1,70 @@
+"""Checks that start clang: formatting, headers that compile alone, thread-safety annotations."""
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+# Headers of torch take seconds each; the files that include them are proven by their own .cc coming first.
+_HEAVY = re.compile(r'#include\s*<(ATen|torch|c10|cuda)|#include\s*"(stages|mesh|runtime/cuda|runtime/worker|tests/stages)/')
+_PROCESSES = 2
+
+
+def _clang(*names):
+    return next((path for path in map(shutil.which, names) if path), None)
+
+
+def formatting(tree):
+    tool = _clang("clang-format")
+    if tool is None:
+        return ["clang-format is not installed: run tools/setup"]
+    files = [str(path) for path in tree.cpp()]
+    result = subprocess.run([tool, "--dry-run", "-Werror", *files], cwd=tree.root, capture_output=True, text=True)
+    names = sorted(set(re.findall(r"^(\S+?):\d+:\d+: error", result.stderr, re.M)))
+    return [f"{name}:1: not formatted: clang-format -i {name}" for name in names]
+
+
+def _includes_of(tree, path, seen):
+    """Project headers that `path` reaches."""
+    for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', tree.text(path), re.M):
+        target = type(path)(name)
+        if target in seen or not (tree.root / target).is_file():
+            continue
+        seen.add(target)
+        _includes_of(tree, target, seen)
+    return seen
+
+
+def _is_heavy(tree, path):
+    return any(_HEAVY.search(tree.text(p)) for p in {path} | _includes_of(tree, path, set()))
+
+
+def _compile(tree, paths, command, what):
+    def one(path):
+        result = subprocess.run([*command, str(path)], cwd=tree.root, capture_output=True, text=True, timeout=300)
+        if result.returncode == 0:
+            return []
+        first = next((line for line in result.stderr.split("\n") if "error" in line), result.stderr.strip()[:200])
+        return [f"{path}:1: {what}: {first}"]
+
+    with ThreadPoolExecutor(_PROCESSES) as pool:
+        return [finding for findings in pool.map(one, paths) for finding in findings]
+
+
+def headers_compile_alone(tree, generated):
+    """Headers without a .cc of their own; the others are proven by the .cc that includes them first."""
+    known = set(tree.files)
+    lonely = [p for p in tree.cpp() if p.suffix == ".h" and p.with_suffix(".cc") not in known
+              and p.with_suffix(".cu") not in known and not _is_heavy(tree, p)]
+    command = ["g++", "-std=c++20", "-fsyntax-only", "-w", "-I.", f"-I{generated}", "-DSPDLOG_FMT_EXTERNAL", "-x", "c++"]
+    return _compile(tree, lonely, command, "does not compile alone")
+
+
+def thread_safety(tree, generated):
+    tool = _clang("clang++", "clang++-18", "clang++-14")
+    if tool is None:
+        return ["clang++ is not installed: run tools/setup"]
+    guarded = [p for p in tree.cpp() if p.suffix == ".cc" and p.parts[0] != "tests" and not _is_heavy(tree, p)
+               and any("GUARDED_BY" in tree.text(h) for h in {p} | _includes_of(tree, p, set()) if h.name != "mutex.h")]
+    command = [tool, "-std=c++20", "-fsyntax-only", "-Wno-everything", "-Wthread-safety", "-Werror=thread-safety", "-I.", f"-I{generated}",
+               "-DSPDLOG_FMT_EXTERNAL", "-DSPDLOG_COMPILED_LIB"]
+    return _compile(tree, guarded, command, "thread safety")
