@@ -1,0 +1,142 @@
+"""A whole latentd in a folder of its own, for tests: starts it on free ports, waits until it is ready, and proves at the
+end that nothing of it is left."""
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def find_binary(name):
+    """The binary among this test's runfiles, or of the last build in the tree."""
+    for folder in (pathlib.Path.cwd(), ROOT):
+        for candidate in (folder / "tools" / name, folder / "bazel-bin" / "tools" / name):
+            if candidate.is_file():
+                return str(candidate)
+    raise FileNotFoundError(f"{name}: build //tools:{name} first")
+
+
+def wait_until(condition, seconds, what):
+    """Polls, because the other side is a process; fails with `what` at the deadline."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {seconds} s: {what}")
+        time.sleep(0.02)
+
+
+def processes(marker):
+    """(pid, command line) of the live processes whose command line or environment names `marker`."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            environment = (entry / "environ").read_bytes().decode(errors="replace")
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except (OSError, IndexError):
+            continue
+        if state != "Z" and int(entry.name) != os.getpid() and (marker in command or f"LATENTD_TEST={marker}" in environment):
+            found.append((int(entry.name), command))
+    return found
+
+
+class Daemon:
+    """with Daemon(topology_text) as daemon: ...  The text may say {root} for the tree."""
+
+    def __init__(self, topology, ready_seconds=120, environment=None, arguments=()):
+        self.topology = topology
+        self.ready_seconds = ready_seconds
+        self.environment = environment or {}
+        self.arguments = list(arguments)
+        self.grpc = self.http = self.process = None
+
+    def __enter__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="ld")
+        self.folder = pathlib.Path(self._folder.name)
+        config = self.folder / "topology.yaml"
+        config.write_text(self.topology.replace("{root}", str(ROOT)).replace("{folder}", str(self.folder)))
+        self.log_path = self.folder / "latentd.log"
+        environment = dict(os.environ, LATENTD_TEST=str(self.folder), XDG_RUNTIME_DIR=str(self.folder), **self.environment)
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(
+                [find_binary("latentd"), "--config", str(config), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
+                 "--ports-file", str(self.folder / "ports"), "--worker-binary", find_binary("latent-worker"),
+                 "--encoder-binary", find_binary("latent-encoder"), *self.arguments],
+                stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        try:
+            self._wait_ready()
+        except Exception:
+            print(self.log())
+            self.kill()
+            raise
+        return self
+
+    def _wait_ready(self):
+        ports = self.folder / "ports"
+
+        def there():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"latentd ended with {self.process.returncode} while starting")
+            return ports.exists() and ports.read_text().endswith("\n")
+
+        wait_until(there, self.ready_seconds, "latentd ready")
+        values = dict(line.split("=", 1) for line in ports.read_text().split())
+        self.grpc, self.http = values["grpc"], values["http"]
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def workers(self):
+        return [(pid, command) for pid, command in processes(str(self.folder)) if "latent-worker" in command]
+
+    def metrics(self):
+        """name{labels} -> value of the samples."""
+        text = urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10).read().decode()
+        samples = (line.rsplit(" ", 1) for line in text.split("\n") if line and not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
+    def ctl(self, *arguments, timeout=120, check=True, **kwargs):
+        result = subprocess.run([find_binary("latentctl"), "--endpoint", self.grpc, *map(str, arguments)], timeout=timeout,
+                                capture_output=True, text=True, **kwargs)
+        if check and result.returncode != 0:
+            raise AssertionError(f"latentctl {arguments}: exit {result.returncode}\n{result.stdout}{result.stderr}\n{self.log()[-4000:]}")
+        return result
+
+    def stop(self, seconds=30):
+        """One Ctrl-C; the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(seconds)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+
+    def assert_nothing_left(self):
+        wait_until(lambda: not processes(str(self.folder)), 5, f"no process left: {processes(str(self.folder))}")
+        sockets = [path for path in self.folder.rglob("*") if path.is_socket()]
+        assert not sockets, f"sockets left: {sockets}"
+
+    def __exit__(self, kind, value, traceback):
+        try:
+            if kind is not None:
+                print(self.log()[-8000:])
+            if self.process.poll() is None and kind is None:
+                code = self.stop()
+                assert code == 0, f"latentd exited with {code} after Ctrl-C:\n{self.log()[-4000:]}"
+            self.kill()
+            if kind is None:
+                self.assert_nothing_left()
+        finally:
+            for pid, _ in processes(str(self.folder)):
+                os.kill(pid, signal.SIGKILL)
+            self._folder.cleanup()
