@@ -1,0 +1,186 @@
+#include "stages/weights/checkpoint.h"
+
+#include <algorithm>
+
+#include "tests/stages/golden.h"
+#include "tests/stages/temp_checkpoint.h"
+
+namespace latentd::stages {
+namespace {
+
+using Catch::Matchers::Contains;
+using testing::bytesOf;
+using testing::problem;
+using testing::TempCheckpoint;
+
+const std::string kHeader = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                            R"("n":{"dtype":"I32","shape":[1],"data_offsets":[8,12]}})";
+const std::string kData = bytesOf({1.5F, -2.0F, 0.0F});
+constexpr const char* kFile = "diffusion_pytorch_model.safetensors";
+
+WeightReader open(const std::string& path) {
+  auto reader = WeightReader::open(path);
+  REQUIRE(problem(reader.status()) == "");
+  return *std::move(reader);
+}
+
+TEST_CASE("checkpoint: a matching dtype is a view that outlives the reader, another one a copy", "[weights]") {
+  TempCheckpoint files;
+  files.writeSafetensors(kFile, kHeader, kData);
+  at::Tensor viewed;
+  {
+    WeightReader reader = open(files.path());
+    CHECK(reader.has("a"));
+    CHECK_FALSE(reader.has("b"));
+    viewed = reader.take("a", {2}, at::kFloat);
+    const at::Tensor again = reader.take("a", {2}, at::kFloat);
+    CHECK(viewed.data_ptr() == again.data_ptr());
+    const at::Tensor half = reader.take("a", {2}, at::kHalf);
+    CHECK(half.scalar_type() == at::kHalf);
+    CHECK(half[1].item<double>() == -2.0);
+    CHECK(reader.takenBytes() == 8 + 8 + 4);
+    CHECK(reader.take("n", {1}, at::kInt).item<int>() == 0);
+    CHECK(problem(reader.finish()) == "");
+  }
+  CHECK(viewed[0].item<double>() == 1.5);
+}
+
+TEST_CASE("checkpoint: an unaligned tensor is copied, not viewed", "[weights]") {
+  TempCheckpoint files;
+  // A header of odd length puts the data section on an odd address.
+  const std::string header = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  const std::string padded = header + std::string(header.size() % 2 == 0 ? 1 : 0, ' ');
+  files.writeSafetensors(kFile, padded, bytesOf({3.25F}));
+  const at::Tensor taken = open(files.path()).take("a", {1}, at::kFloat);
+  CHECK(reinterpret_cast<uintptr_t>(taken.data_ptr()) % alignof(float) == 0);
+  CHECK(taken.item<double>() == 3.25);
+}
+
+TEST_CASE("checkpoint: missing, misshapen, mistyped and extra tensors are named", "[weights]") {
+  TempCheckpoint files;
+  const std::string path = files.writeSafetensors(kFile, kHeader, kData);
+  const auto failure = [&](const char* name, at::IntArrayRef shape, at::ScalarType dtype) {
+    WeightReader reader = open(files.path());
+    CHECK_FALSE(reader.take(name, shape, dtype).defined());
+    CHECK_FALSE(reader.take("a", {2}, at::kFloat).defined());  // the first problem sticks
+    return problem(reader.finish({"a", "n"}));
+  };
+  CHECK_THAT(failure("b", {4, 2}, at::kFloat),
+             Contains("tensor \"b\" with shape [4, 2] is missing") && Contains(files.path()));
+  CHECK_THAT(failure("a", {3}, at::kFloat), Contains(path) && Contains("\"a\" has shape [2]") && Contains("[3]"));
+  CHECK_THAT(failure("n", {1}, at::kFloat), Contains(path) && Contains("\"n\" has dtype int32, expected float32"));
+  CHECK_THAT(failure("a", {2}, at::kLong), Contains("\"a\" has dtype float32, expected int64"));
+
+  WeightReader reader = open(files.path());
+  reader.take("a", {2}, at::kFloat);
+  CHECK_THAT(problem(reader.finish()), Contains("\"n\" (" + path + ")"));
+  CHECK(problem(reader.finish({"n"})) == "");
+}
+
+TEST_CASE("checkpoint: names by ending can be ignored", "[weights]") {
+  TempCheckpoint files;
+  files.writeSafetensors(kFile, R"({"blocks.0.norm_added_q.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                         bytesOf({1}));
+  CHECK(problem(open(files.path()).finish({".norm_added_q.weight"})) == "");
+  CHECK_FALSE(open(files.path()).finish({"norm_added_q.weight"}).ok());
+}
+
+TEST_CASE("checkpoint: progress rises to 1 and names the file", "[weights]") {
+  TempCheckpoint files;
+  const std::string path = files.writeSafetensors(kFile, kHeader, kData);
+  std::vector<double> fractions;
+  auto reader = WeightReader::open(files.path(), [&](double fraction, const std::string& detail) {
+    fractions.push_back(fraction);
+    CHECK(detail == path);
+  });
+  REQUIRE(reader.ok());
+  reader->take("a", {2}, at::kFloat);
+  reader->take("n", {1}, at::kInt);
+  REQUIRE(fractions.size() == 2);
+  CHECK(fractions[0] == Approx(8.0 / 12.0));
+  CHECK(fractions[1] == 1.0);
+}
+
+// ---- shards -------------------------------------------------------------------------------------------------
+
+std::string scalarHeader(const std::string& name) {
+  return "{\"" + name + R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+}
+
+void writeShards(const TempCheckpoint& files) {
+  files.writeSafetensors("s1.safetensors", scalarHeader("a"), bytesOf({1}));
+  files.writeSafetensors("s2.safetensors", scalarHeader("b"), bytesOf({2}));
+  files.write("model.safetensors.index.json", R"({"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}})");
+}
+
+TEST_CASE("checkpoint: shards are found through the index", "[weights]") {
+  TempCheckpoint files;
+  writeShards(files);
+  WeightReader reader = open(files.path());
+  CHECK(reader.take("a", {1}, at::kFloat).item<double>() == 1);
+  CHECK(reader.take("b", {1}, at::kFloat).item<double>() == 2);
+  CHECK(problem(reader.finish()) == "");
+}
+
+TEST_CASE("checkpoint: a broken set of shards is refused with the file", "[weights]") {
+  TempCheckpoint files;
+  writeShards(files);
+  const auto failure = [&] { return problem(WeightReader::open(files.path()).status()); };
+  SECTION("missing shard") {
+    files.remove("s2.safetensors");
+    CHECK_THAT(failure(), Contains("s2.safetensors") && Contains("model.safetensors.index.json"));
+  }
+  SECTION("tensor in another shard than the index says") {
+    files.write("model.safetensors.index.json", R"({"weight_map":{"a":"s2.safetensors","b":"s1.safetensors"}})");
+    CHECK_THAT(failure(), Contains("tensor \"a\" is not in s2.safetensors"));
+  }
+  SECTION("tensor that the index does not name") {
+    files.write("model.safetensors.index.json", R"({"weight_map":{"a":"s1.safetensors"}})");
+    files.writeSafetensors("s1.safetensors",
+                           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                           R"("c":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                           bytesOf({1, 2}));
+    CHECK_THAT(failure(), Contains("tensor \"c\" is not named by"));
+  }
+  SECTION("tensor twice") {
+    files.writeSafetensors("s2.safetensors", scalarHeader("a"), bytesOf({2}));
+    CHECK_THAT(failure(), Contains("tensor \"a\" is in") && Contains("s1.safetensors") && Contains("s2.safetensors"));
+  }
+  SECTION("truncated shard") {
+    const std::string whole = testing::readFile(files.path() + "/s2.safetensors");
+    files.write("s2.safetensors", whole.substr(0, whole.size() - 1));
+    CHECK_THAT(failure(), Contains("s2.safetensors") && Contains("tensor \"b\""));
+  }
+  SECTION("bad index") {
+    files.write("model.safetensors.index.json", R"({"weight_map":)");
+    CHECK_THAT(failure(), Contains("model.safetensors.index.json: not valid JSON"));
+  }
+  SECTION("index without a map") {
+    files.write("model.safetensors.index.json", "{}");
+    CHECK_THAT(failure(), Contains("\"weight_map\" is missing"));
+  }
+  SECTION("shard outside the folder") {
+    files.write("model.safetensors.index.json", R"({"weight_map":{"a":"../s1.safetensors"}})");
+    CHECK_THAT(failure(), Contains("without folders"));
+  }
+}
+
+TEST_CASE("checkpoint: a folder without weights says what was looked for", "[weights]") {
+  TempCheckpoint files;
+  const auto reader = WeightReader::open(files.path());
+  CHECK(reader.status().code() == absl::StatusCode::kNotFound);
+  CHECK_THAT(messageOf(reader.status()), Contains("diffusion_pytorch_model.safetensors or model.safetensors"));
+}
+
+TEST_CASE("checkpoint: every reference checkpoint opens", "[weights][golden]") {
+  for (const auto& oracle : testing::oracles()) {
+    for (const char* component : {"wan21-t2v/transformer", "wan21-t2v/text_encoder", "wan21-t2v/vae",
+                                  "wan22-a14b/transformer", "wan22-a14b/transformer_2", "wan22-a14b/text_encoder"}) {
+      INFO(oracle.name << " " << component);
+      CHECK(problem(WeightReader::open(oracle.checkpoint(component)).status()) == "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace latentd::stages
