@@ -12,7 +12,7 @@
 
 extern char** environ;
 
-namespace latentd::test {
+namespace latentd::testing {
 namespace {
 
 [[noreturn]] void fail(const char* what) {
@@ -63,4 +63,4 @@ std::optional<int> ChildTestCase::wait(std::chrono::milliseconds deadline) {
   return code_;
 }
 
-}  // namespace latentd::test
+}  // namespace latentd::testing

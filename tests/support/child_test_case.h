@@ -9,7 +9,7 @@
 
 #include "runtime/base/unique_fd.h"
 
-namespace latentd::test {
+namespace latentd::testing {
 
 // A child process that runs one hidden test case of this very binary: the other side of a multi-process test, without
 // a second executable to ship. Descriptors arrive as 3, 4, ... in the order given. Killed and reaped at the end.
@@ -33,4 +33,4 @@ class ChildTestCase {
   std::optional<int> code_;
 };
 
-}  // namespace latentd::test
+}  // namespace latentd::testing
