@@ -1,8 +1,10 @@
 #pragma once
 
+#include <string_view>
+
 namespace latentd {
 
-inline constexpr const char* kVersion = "0.1.0";
-inline constexpr const char* kApiVersion = "latentd.v1";
+// Of the release; the API has a version of its own (latentd.v1).
+inline constexpr std::string_view kVersion = "0.1.0";
 
 }  // namespace latentd
