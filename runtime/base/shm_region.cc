@@ -7,6 +7,10 @@
 #include <cerrno>
 #include <utility>
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010  // Linux 5.1; older C libraries do not name it
+#endif
+
 namespace latentd {
 namespace {
 
@@ -34,7 +38,7 @@ void ShmRegion::unmap() noexcept {
   data_ = nullptr;
 }
 
-StatusOr<ShmRegion> ShmRegion::create(const std::string& name, size_t bytes) {
+StatusOr<ShmRegion> ShmRegion::create(const std::string& name, size_t bytes, Access peers) {
   const std::string what = "shared memory \"" + name + "\" of " + std::to_string(bytes) + " bytes";
   if (bytes == 0) return absl::InvalidArgumentError(what + ": must not be empty");
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -45,11 +49,14 @@ StatusOr<ShmRegion> ShmRegion::create(const std::string& name, size_t bytes) {
     failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
   } while (failed == EINTR);
   if (failed != 0) return errnoStatus(failed, what + ": fallocate");
-  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return errnoStatus(errno, what + ": sealing");
-  return map(std::move(fd), bytes);
+  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, mapWhole(std::move(fd), bytes, Access::kReadWrite));
+  // After our own mapping: the last seal refuses the writable ones that come later.
+  const int seals = kSeals | (peers == Access::kRead ? F_SEAL_FUTURE_WRITE : 0);
+  if (::fcntl(region.fd(), F_ADD_SEALS, seals) != 0) return errnoStatus(errno, what + ": sealing");
+  return region;
 }
 
-StatusOr<ShmRegion> ShmRegion::map(UniqueFd fd, size_t bytes_min) {
+StatusOr<ShmRegion> ShmRegion::map(UniqueFd fd, size_t bytes_min, Access access) {
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0) return errnoStatus(errno, "descriptor is no memfd: reading its seals");
   if ((seals & kSeals) != kSeals)
@@ -61,7 +68,13 @@ StatusOr<ShmRegion> ShmRegion::map(UniqueFd fd, size_t bytes_min) {
     return absl::InvalidArgumentError("shared memory has " + std::to_string(bytes) + " bytes, at least " +
                                       std::to_string(bytes_min) + " are needed");
   }
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  return mapWhole(std::move(fd), bytes, access);
+}
+
+StatusOr<ShmRegion> ShmRegion::mapWhole(UniqueFd fd, size_t bytes, Access access) {
+  const int protection = PROT_READ | (access == Access::kReadWrite ? PROT_WRITE : 0);
+  // Populated now, so that no page fault is left for the copies.
+  void* data = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
   if (data == MAP_FAILED) return errnoStatus(errno, "shared memory of " + std::to_string(bytes) + " bytes: mmap");
   return ShmRegion(std::move(fd), static_cast<std::byte*>(data), bytes);
 }

@@ -16,21 +16,26 @@ namespace latentd {
 // it.
 class ShmRegion {
  public:
+  // What a process may map the memory for.
+  enum class Access { kRead, kReadWrite };
+
   ShmRegion() = default;
   ShmRegion(ShmRegion&& other) noexcept;
   ShmRegion& operator=(ShmRegion&& other) noexcept;
   ~ShmRegion();
 
-  // Zeroed memory. `name` shows in /proc/PID/maps. RESOURCE_EXHAUSTED when memory does not suffice.
-  static StatusOr<ShmRegion> create(const std::string& name, size_t bytes);
+  // Zeroed memory, mapped here for writing. `peers` is what others can map it for, whatever they try. `name` shows in
+  // /proc/PID/maps. RESOURCE_EXHAUSTED when memory does not suffice.
+  static StatusOr<ShmRegion> create(const std::string& name, size_t bytes, Access peers = Access::kReadWrite);
   // A region from a peer: refuses a descriptor that is not sealed or that is smaller than `bytes_min`.
-  static StatusOr<ShmRegion> map(UniqueFd fd, size_t bytes_min);
+  static StatusOr<ShmRegion> map(UniqueFd fd, size_t bytes_min, Access access = Access::kReadWrite);
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
 
  private:
+  static StatusOr<ShmRegion> mapWhole(UniqueFd fd, size_t bytes, Access access);
   ShmRegion(UniqueFd fd, std::byte* data, size_t bytes) : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
   void unmap() noexcept;
 

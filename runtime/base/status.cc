@@ -11,6 +11,7 @@ absl::StatusCode codeOf(int error_number) {
     case ENOMEM:
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
     case EMFILE:
     case ENFILE:
     case EAGAIN:
