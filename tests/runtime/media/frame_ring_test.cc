@@ -13,7 +13,7 @@
 namespace latentd::media {
 namespace {
 
-using test::ChildTestCase;
+using latentd::testing::ChildTestCase;
 
 constexpr FrameGeometry kSmall{.width = 5, .height = 3, .format = PixelFormat::kRgb8, .capacity = 3};
 

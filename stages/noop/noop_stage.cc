@@ -1,0 +1,176 @@
+#include "stages/noop/noop_stage.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+#include "stages/scalar_type.h"
+
+namespace latentd::stages {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+Milliseconds threadTime() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::chrono::duration_cast<Milliseconds>(std::chrono::seconds(now.tv_sec) +
+                                                  std::chrono::nanoseconds(now.tv_nsec));
+}
+
+// Arithmetic for so much processor time: unlike a sleep it competes for cores as a model would.
+void burn(Milliseconds time) {
+  if (time <= Milliseconds(0)) return;
+  constexpr int kRounds = 20'000;  // some tens of microseconds between two looks at the clock
+  const Milliseconds end = threadTime() + time;
+  volatile float result = 1.0F;
+  while (threadTime() < end) {
+    float value = result;
+    for (int i = 0; i < kRounds; ++i)
+      value = value * 0.999F + 0.5F;
+    result = value;
+  }
+}
+
+at::Tensor filled(at::IntArrayRef shape, int64_t value, DType dtype) {
+  return at::full(shape, value, at::TensorOptions().dtype(toScalarType(dtype)));
+}
+
+// Looks at every kStride-th element and the last: enough to catch a slice that was not copied or is another job's.
+bool holdsOnly(const at::Tensor& leaf, int64_t value) {
+  constexpr int64_t kStride = 1021;  // prime, so that no row length hides behind it
+  const at::Tensor flat = leaf.reshape({-1});
+  const int64_t count = flat.numel();
+  const auto matches = [&](int64_t index) { return flat[index].item().toLong() == value; };
+  for (int64_t index = 0; index < count; index += std::max<int64_t>(kStride, count / 64)) {
+    if (!matches(index)) return false;
+  }
+  return count == 0 || matches(count - 1);
+}
+
+Status checkLeaves(const TensorTree& payload, uint64_t seed, const std::string& key) {
+  uint64_t leaf_index = 0;
+  Status status;
+  payload.forEachLeaf([&](const at::Tensor& leaf) {
+    const int64_t expected = noopValue(toDType(leaf.scalar_type()), seed, leaf_index);
+    if (status.ok() && !holdsOnly(leaf, expected)) {
+      status = absl::DataLossError("input \"" + key + "\", leaf " + std::to_string(leaf_index) + " of seed " +
+                                   std::to_string(seed) + " is not all " + std::to_string(expected));
+    }
+    ++leaf_index;
+  });
+  return status;
+}
+
+}  // namespace
+
+int64_t noopValue(DType dtype, uint64_t seed, uint64_t leaf) {
+  return static_cast<int64_t>((seed % 127 + leaf) % (dtype == DType::kBool ? 2 : 127));
+}
+
+Status NoopStage::load(const LoadContext& context) {
+  LATENTD_ASSIGN_OR_RETURN(options_, parseNoopOptions(context.options, context.dtype));
+  constexpr int kParts = 10;
+  for (int part = 0; part < kParts; ++part) {
+    context.progress(static_cast<double>(part) / kParts, "part " + std::to_string(part + 1) + " of 10");
+    burn(options_.load_time / kParts);
+  }
+  if (options_.fail_load) return absl::FailedPreconditionError("stage noop: option fail_load is true");
+  weights_ = filled({static_cast<int64_t>(options_.weight_bytes)}, 1, DType::kUInt8);
+  return absl::OkStatus();
+}
+
+Status NoopStage::warmUp() {
+  burn(options_.warm_up_time);
+  return absl::OkStatus();
+}
+
+std::vector<MethodSpec> NoopStage::methods() const {
+  return {
+      {.name = "source", .outputs = {options_.output_key}},
+      {.name = "relay", .inputs = options_.input_keys, .outputs = {options_.output_key}},
+      {.name = "sink", .inputs = options_.input_keys, .emits_frames = true},
+  };
+}
+
+Status NoopStage::runSteps(const SamplingParameters& parameters, RunContext& context) const {
+  const bool faulty = parameters.prompt.find(options_.only_prompt) != std::string::npos;
+  const uint32_t steps = std::max(options_.steps != 0 ? options_.steps : parameters.steps, 1u);
+  at::Tensor ballast;
+  for (uint32_t step = 0; step < steps; ++step) {
+    LATENTD_RETURN_IF_ERROR(context.beginStep(step, steps));
+    if (faulty && step == 0 && options_.allocate_bytes > 0) {
+      ballast = filled({static_cast<int64_t>(options_.allocate_bytes)}, 1, DType::kUInt8);
+    }
+    burn(options_.step_time);
+    if (faulty && step == options_.crash_at_step) ::raise(SIGSEGV);
+    if (faulty && step == options_.fail_at_step) {
+      return absl::InternalError("stage noop: option fail_at_step is " + std::to_string(options_.fail_at_step));
+    }
+    context.finishStep(step, steps);
+  }
+  return absl::OkStatus();
+}
+
+TensorTree NoopStage::makePayload(const SamplingParameters& parameters) const {
+  const auto element_bytes = static_cast<int64_t>(byteSize(options_.dtype));
+  const int64_t elements = static_cast<int64_t>(options_.bytes) / options_.leaves / element_bytes;
+  TensorTree::List leaves;
+  for (uint32_t leaf = 0; leaf < options_.leaves; ++leaf) {
+    const int64_t value = noopValue(options_.dtype, parameters.seed, leaf);
+    leaves.items.emplace_back(filled({elements}, value, options_.dtype));
+  }
+  TensorTree::Dict payload;
+  payload.entries.emplace_back("step_count", TensorTree(int64_t{options_.steps}));
+  payload.entries.emplace_back("label", TensorTree(std::string("noop")));
+  payload.entries.emplace_back("leaves", TensorTree(std::move(leaves)));
+  return TensorTree(std::move(payload));
+}
+
+StatusOr<TensorTree> NoopStage::checkedInput(const SamplingParameters& parameters, const TensorTree& inputs) const {
+  const TensorTree* first = nullptr;
+  for (const std::string& key : options_.input_keys) {
+    const TensorTree* input = inputs.find(key);
+    if (input == nullptr) return absl::InvalidArgumentError("stage noop: input \"" + key + "\" is missing");
+    LATENTD_RETURN_IF_ERROR(checkLeaves(*input, parameters.seed, key));
+    if (first == nullptr) first = input;
+  }
+  return *first;
+}
+
+Status NoopStage::emitFrames(const SamplingParameters& parameters, RunContext& context) const {
+  if (context.frames() == nullptr) return absl::FailedPreconditionError("stage noop: method sink has no frame ring");
+  const uint32_t frames = options_.frames != 0 ? options_.frames : parameters.frames;
+  at::Tensor frame = at::empty({1, parameters.height, parameters.width, 3}, at::TensorOptions().dtype(at::kFloat));
+  for (uint32_t index = 0; index < frames; ++index) {
+    frame.fill_(static_cast<double>((parameters.seed + index) % 256) / 255.0);
+    LATENTD_RETURN_IF_ERROR(context.frames()->write(frame));
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<TensorTree> NoopStage::run(const std::string& method, const SamplingParameters& parameters,
+                                    const TensorTree& inputs, RunContext& context) {
+  TensorTree::Dict outputs;
+  if (method == "source") {
+    LATENTD_RETURN_IF_ERROR(runSteps(parameters, context));
+    outputs.entries.emplace_back(options_.output_key, makePayload(parameters));
+  } else if (method == "relay") {
+    LATENTD_ASSIGN_OR_RETURN(TensorTree payload, checkedInput(parameters, inputs));
+    LATENTD_RETURN_IF_ERROR(runSteps(parameters, context));
+    outputs.entries.emplace_back(options_.output_key, std::move(payload));
+  } else if (method == "sink") {
+    LATENTD_RETURN_IF_ERROR(checkedInput(parameters, inputs).status());
+    LATENTD_RETURN_IF_ERROR(runSteps(parameters, context));
+    LATENTD_RETURN_IF_ERROR(emitFrames(parameters, context));
+  } else {
+    return absl::NotFoundError("stage noop: method \"" + method + "\" is none of source, relay, sink");
+  }
+  return TensorTree(std::move(outputs));
+}
+
+}  // namespace latentd::stages
