@@ -140,13 +140,13 @@ void WeightReader::report(const Source& source) {
   progress_(std::min(fraction, 1.0), source.file->path());
 }
 
-at::Tensor WeightReader::take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
-  if (!problem_.ok()) return {};
+const WeightReader::Source* WeightReader::find(const std::string& name, at::IntArrayRef shape) {
+  if (!problem_.ok()) return nullptr;
   const auto found = sources_.find(name);
   if (found == sources_.end()) {
     fail(absl::DataLossError(
         fmt::format("{}: tensor \"{}\" with shape [{}] is missing", directory_, name, fmt::join(shape, ", "))));
-    return {};
+    return nullptr;
   }
   const Source& source = found->second;
   const SafetensorsFile::Entry& entry = *source.entry;
@@ -154,15 +154,25 @@ at::Tensor WeightReader::take(const std::string& name, at::IntArrayRef shape, at
     fail(absl::DataLossError(fmt::format("{}: tensor \"{}\" has shape [{}], its configuration asks for [{}]",
                                          source.file->path(), name, fmt::join(entry.shape, ", "),
                                          fmt::join(shape, ", "))));
-    return {};
+    return nullptr;
   }
+  if (taken_.insert(name).second) report(source);
+  return &source;
+}
+
+void WeightReader::skip(const std::string& name, at::IntArrayRef shape) { find(name, shape); }
+
+at::Tensor WeightReader::take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
+  const Source* found = find(name, shape);
+  if (found == nullptr) return {};
+  const Source& source = *found;
+  const SafetensorsFile::Entry& entry = *source.entry;
   const at::ScalarType stored = toScalarType(entry.dtype);
   if (stored != dtype && !(at::isFloatingType(stored) && at::isFloatingType(dtype))) {
     fail(absl::DataLossError(fmt::format("{}: tensor \"{}\" has dtype {}, expected {}", source.file->path(), name,
                                          latentd::toString(entry.dtype), latentd::toString(toDType(dtype)))));
     return {};
   }
-  if (taken_.insert(name).second) report(source);
   at::Tensor tensor;
   try {
     tensor = tensorOf(source.file, entry).to(dtype);

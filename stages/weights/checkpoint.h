@@ -35,6 +35,9 @@ class WeightReader {
   // A view into the mapping if the file stores `dtype`, else a converted copy. Floating point only, unless the file
   // stores exactly `dtype`.
   at::Tensor take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype);
+  // Checks that the tensor is there with that shape, and counts it as taken, without loading it: for the part of a
+  // model that a stage does not run.
+  void skip(const std::string& name, at::IntArrayRef shape);
   // The first problem; else the tensors that nobody took. A name in `ignorable`, or one that ends in an entry of it
   // which begins with ".", is not an error.
   Status finish(const std::vector<std::string>& ignorable = {}) const;
@@ -50,6 +53,8 @@ class WeightReader {
   WeightReader() = default;
   Status addFile(const std::string& path);
   Status addShards(const std::string& directory, const std::string& index_path);
+  // The source of a tensor of that shape; null after a problem.
+  const Source* find(const std::string& name, at::IntArrayRef shape);
   void fail(const Status& problem);
   void report(const Source& source);
 

@@ -1,0 +1,86 @@
+#include "stages/vae/causal_conv3d.h"
+
+#include <ATen/ops/empty.h>
+
+#include "runtime/base/check.h"
+
+namespace latentd::stages::vae {
+
+void FeatureCache::beginChunk() {
+  LATENTD_CHECK(chunk_ < 0 || next_ == slots_.size(), "a chunk ran another number of causal convolutions than before");
+  next_ = 0;
+  ++chunk_;
+}
+
+at::Tensor& FeatureCache::nextSlot() {
+  LATENTD_CHECK(chunk_ >= 0, "beginChunk() comes first");
+  if (isFirstChunk()) slots_.emplace_back();
+  LATENTD_CHECK(next_ < slots_.size(), "a chunk ran more causal convolutions than the first one");
+  return slots_[next_++];
+}
+
+uint64_t FeatureCache::bytes() const {
+  uint64_t bytes = 0;
+  for (const at::Tensor& slot : slots_) {
+    if (slot.defined()) bytes += slot.nbytes();
+  }
+  return bytes;
+}
+
+CausalConv3d CausalConv3d::load(const LayerLoader& loader, const Shape& shape) {
+  CausalConv3d layer;
+  const int64_t padding = shape.spatial / 2;
+  layer.convolution_ = Convolution::load(loader, {.in = shape.in,
+                                                  .out = shape.out,
+                                                  .kernel = {shape.kernel, shape.spatial, shape.spatial},
+                                                  .stride = {shape.time_stride, 1, 1},
+                                                  .padding = {0, padding, padding}});
+  layer.history_ = shape.history;
+  return layer;
+}
+
+CausalConv3d::Input CausalConv3d::prepare(FeatureCache& cache, at::IntArrayRef chunk_shape,
+                                          const at::TensorOptions& options) const {
+  std::vector<int64_t> shape = chunk_shape.vec();
+  shape[0] += history_;
+  Input input;
+  input.slot = &cache.nextSlot();
+  input.whole = at::empty(shape, options);
+  input.chunk = input.whole.narrow(0, history_, chunk_shape[0]);
+  const at::Tensor past = input.whole.narrow(0, 0, history_);
+  if (input.slot->defined()) {
+    past.copy_(*input.slot);
+  } else {
+    past.zero_();
+  }
+  return input;
+}
+
+at::Tensor CausalConv3d::forward(const Input& input) const {
+  remember(input.whole, *input.slot);
+  return convolution_.forward(input.whole);
+}
+
+void CausalConv3d::addTo(const at::Tensor& sum, const Input& input) const {
+  remember(input.whole, *input.slot);
+  convolution_.addTo(sum, input.whole);
+}
+
+at::Tensor CausalConv3d::forward(FeatureCache& cache, const at::Tensor& chunk) const {
+  const Input input = prepare(cache, chunk.sizes(), chunk.options());
+  input.chunk.copy_(chunk);
+  return forward(input);
+}
+
+void CausalConv3d::remember(FeatureCache& cache, const at::Tensor& chunk) const { remember(chunk, cache.nextSlot()); }
+
+void CausalConv3d::remember(const at::Tensor& whole, at::Tensor& slot) const {
+  const at::Tensor last = whole.narrow(0, whole.size(0) - history_, history_);
+  if (slot.defined()) {
+    slot.copy_(last);
+  } else {
+    slot = last.clone();
+  }
+}
+
+}  // namespace latentd::stages::vae

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+#include <ATen/core/Tensor.h>
+
+#include "stages/vae/convolution.h"
+
+namespace latentd::stages::vae {
+
+// What the causal convolutions of one half of the autoencoder remember of the chunks before: per convolution, in the
+// order in which they run, the last frames of its input. A slot that is not yet defined stands for frames of zeros.
+// Owner: one decode or encode in progress. Thread: one. States: beginChunk() before each chunk; every chunk takes the
+// same slots in the same order.
+class FeatureCache {
+ public:
+  void beginChunk();
+  // Counts from 0; valid after beginChunk().
+  int64_t chunk() const { return chunk_; }
+  bool isFirstChunk() const { return chunk_ == 0; }
+  // The slot of the next convolution. References stay valid.
+  at::Tensor& nextSlot();
+  size_t slots() const { return slots_.size(); }
+  uint64_t bytes() const;
+
+ private:
+  std::deque<at::Tensor> slots_;
+  size_t next_ = 0;
+  int64_t chunk_ = -1;
+};
+
+// A convolution that sees, in time, only its frame and those before, some of which came with earlier chunks.
+// Owner: its block. Thread: any, immutable; what it remembers is in the cache. Failure: may throw c10::Error.
+class CausalConv3d {
+ public:
+  // The input of one call: the remembered frames are already in front, `chunk` is for the caller to fill. It is made
+  // before what it holds, so that the layer in front writes straight into it.
+  struct Input {
+    at::Tensor whole;
+    at::Tensor chunk;  // a view of the frames of this chunk
+    at::Tensor* slot;
+  };
+
+  CausalConv3d() = default;
+  // Kernel `kernel` in time and `spatial` in height and width, which is padded to keep the size. `history` is the
+  // number of frames remembered; with a time stride it is less than kernel - 1.
+  struct Shape {
+    int64_t in = 0;
+    int64_t out = 0;
+    int64_t kernel = 3;
+    int64_t spatial = 3;
+    int64_t time_stride = 1;
+    int64_t history = 2;
+  };
+  static CausalConv3d load(const LayerLoader& loader, const Shape& shape);
+
+  Input prepare(FeatureCache& cache, at::IntArrayRef chunk_shape, const at::TensorOptions& options) const;
+  // Both remember the last frames for the next chunk.
+  at::Tensor forward(const Input& input) const;
+  void addTo(const at::Tensor& sum, const Input& input) const;
+
+  // prepare() and forward() for an input that exists.
+  at::Tensor forward(FeatureCache& cache, const at::Tensor& chunk) const;
+  // Remembers a chunk that the convolution is not applied to.
+  void remember(FeatureCache& cache, const at::Tensor& chunk) const;
+
+ private:
+  void remember(const at::Tensor& whole, at::Tensor& slot) const;
+
+  Convolution convolution_;
+  int64_t history_ = 0;
+};
+
+}  // namespace latentd::stages::vae

@@ -1,0 +1,100 @@
+#include "stages/vae/vae_stage.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+#include <vector>
+
+#include "stages/scalar_type.h"
+#include "stages/weights/model_config.h"
+
+namespace latentd::stages {
+namespace {
+
+Status checkComponent(const std::string& model_dir) {
+  LATENTD_ASSIGN_OR_RETURN(ModelConfig index, ModelConfig::read(model_dir + "/model_index.json"));
+  const auto component = index.componentClass("vae");
+  LATENTD_RETURN_IF_ERROR(index.status());
+  if (component == "AutoencoderKLWan") return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format("{}: vae is {}, this stage serves AutoencoderKLWan only",
+                                                   index.path(), component.value_or("absent")));
+}
+
+StatusOr<at::Device> parseDevice(const std::string& name) {
+  try {
+    return at::Device(name);
+  } catch (const c10::Error& error) {
+    return absl::InvalidArgumentError(
+        fmt::format("device \"{}\": {}; expected \"cpu\" or \"cuda:N\"", name, error.what_without_backtrace()));
+  }
+}
+
+std::string describe(const at::Tensor& tensor) {
+  return fmt::format("{} [{}]", latentd::toString(toDType(tensor.scalar_type())), fmt::join(tensor.sizes(), ", "));
+}
+
+bool isVideo(const at::Tensor& tensor, int64_t channels) {
+  return tensor.is_floating_point() && tensor.dim() == 5 && tensor.size(0) == 1 && tensor.size(1) == channels &&
+         tensor.numel() > 0;
+}
+
+}  // namespace
+
+Status VaeStage::load(const LoadContext& context) {
+  if (!context.options.empty()) {
+    return absl::InvalidArgumentError(
+        fmt::format("option \"{}\": the VAE stages have no options", context.options.begin()->first));
+  }
+  LATENTD_RETURN_IF_ERROR(checkComponent(context.model_dir));
+  LATENTD_ASSIGN_OR_RETURN(const at::Device device, parseDevice(context.device));
+  const at::ScalarType dtype = toScalarType(context.dtype);
+  if (!at::isFloatingType(dtype)) {
+    return absl::InvalidArgumentError(
+        fmt::format("dtype {}: a VAE computes in float32, bfloat16 or float16", latentd::toString(context.dtype)));
+  }
+  LATENTD_ASSIGN_OR_RETURN(
+      model_,
+      vae::AutoencoderKLWan::load(context.model_dir + "/vae",
+                                  {.half = half_, .dtype = dtype, .device = device, .progress = context.progress}));
+  return absl::OkStatus();
+}
+
+ModelLimits VaeStage::limits() const {
+  ModelLimits limits;
+  limits.frame_step = static_cast<uint32_t>(model().config().temporalFactor());
+  limits.size_multiple = static_cast<uint32_t>(model().config().spatialFactor());
+  return limits;
+}
+
+StatusOr<at::Tensor> VaeStage::takeVideo(const TensorTree& inputs, const std::string& key, int64_t channels) const {
+  const std::string expected = fmt::format("a floating-point tensor [1, {}, frames, height, width]", channels);
+  const TensorTree* entry = inputs.find(key);
+  if (entry == nullptr) return absl::InvalidArgumentError(fmt::format("input \"{}\" is missing: {}", key, expected));
+  const at::Tensor* tensor = entry->getIf<at::Tensor>();
+  if (tensor == nullptr || !tensor->defined()) {
+    return absl::InvalidArgumentError(fmt::format("input \"{}\" is no tensor; expected {}", key, expected));
+  }
+  if (!isVideo(*tensor, channels)) {
+    return absl::InvalidArgumentError(fmt::format("input \"{}\" is {}; expected {}", key, describe(*tensor), expected));
+  }
+  return *tensor;
+}
+
+Status VaeStage::checkSize(const SamplingParameters& parameters, const std::string& key, at::IntArrayRef pixels) {
+  const std::vector<int64_t> asked = {parameters.frames, parameters.height, parameters.width};
+  if (at::IntArrayRef(asked) == pixels) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format("input \"{}\" makes frames x height x width = {}, the job asks for {}",
+                                                key, fmt::join(pixels, "x"), fmt::join(asked, "x")));
+}
+
+Status unknownMethod(const Stage& stage, const std::string& method) {
+  std::vector<std::string> names;
+  for (const MethodSpec& spec : stage.methods())
+    names.push_back(spec.name);
+  return absl::InvalidArgumentError(
+      fmt::format("method \"{}\" is unknown; expected {}", method, fmt::join(names, ", ")));
+}
+
+}  // namespace latentd::stages
