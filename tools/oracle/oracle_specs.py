@@ -139,8 +139,9 @@ SETS = {
             "wan22-a14b": dict(
                 seed=3202, tok=TOK(18, 700, style="ws_metaspace"), te=te(24, 8, 48, 2, 3), te_dtype="bfloat16", te_shard="20KB",
                 tr_dtype="bfloat16", tr_shard="60KB", shift=3.0, boundary_ratio=0.875, text_names=["plain", "empty", "html", "mixed_unicode"],
-                transformers={"transformer": tr(2, 16, 2, 64, 24), "transformer_2": tr(2, 16, 2, 64, 24)}, vae=vae21(2),
-                tr_cases=[(1, 2, 4, 6, [999])], dec_cases=[(1, 2, 4, 4)], enc_cases=[(1, 5, 16, 16)], pipelines={}),
+                transformers={"transformer": tr(2, 16, 2, 64, 24), "transformer_2": tr(2, 16, 2, 64, 24)},
+                # Four channels at least: the norm of two is so small at times that float32 loses 1e-4 of the video.
+                vae=dict(vae21(4), dim_mult=[1, 2, 2, 2]), tr_cases=[(1, 2, 4, 6, [999])], dec_cases=[(1, 2, 4, 4)], enc_cases=[(1, 5, 16, 16)], pipelines={}),
         },
     },
 }
