@@ -17,6 +17,11 @@ namespace latentd::config {
 
 using std::chrono::milliseconds;
 
+// Socket addresses hold 107 bytes; what exceeds this is refused when the file is read, not when a worker starts.
+inline constexpr size_t kSocketPathBytesMax = 100;
+// Of these, for what follows runtime_dir: "/latentd-XXXXXX/" (16) and the name of a socket (32).
+inline constexpr size_t kSocketPathReserveBytes = 48;
+
 // A TCP address to listen on; port 0 means any free one.
 struct Endpoint {
   std::string host;  // an IPv4 or IPv6 address (without brackets), or "localhost"
@@ -54,7 +59,7 @@ struct GroupSpec {
   std::string model_dir;        // absolute; empty for a stage without a checkpoint
   std::vector<Device> devices;  // by rank
   ParallelDegrees parallel;
-  uint32_t threads = 1;  // of each rank
+  uint32_t threads = 0;  // of each rank; 0 only while the file is read
   DType dtype = DType::kFloat32;
   std::map<std::string, std::string> options;  // handed to the stage as they are
   std::optional<uint64_t> memory_bytes_max;    // of each rank; absent: unlimited

@@ -1,0 +1,97 @@
+#include "runtime/config/plan.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/config/memory_estimate.h"
+#include "tests/runtime/config/topology_fixture.h"
+#include "tests/support/catch.h"
+
+namespace latentd::config {
+
+TEST_CASE("plan: groups, threads, edges and reasons are told", "[config][plan]") {
+  const std::string yaml = with(kThreeGroups, "noop.middle",
+                                "noop.middle\n    devices: [cpu, cpu]\n    parallel: {ulysses: 2}\n    threads: 1\n"
+                                "    memory_max: 2GiB\n    options: {depth: 3}");
+  const StatusOr<Topology> topology = parse(yaml);
+  REQUIRE(topology.ok());
+  CHECK(planText(*topology) == R"(t.yaml
+  API 127.0.0.1:0, HTTP 127.0.0.1:7412
+  runtime directory in /tmp
+  results in the runtime directory, at most 1GiB, kept 1h
+groups, in the order in which a job runs them:
+  text: noop.source.encode
+    1 rank on cpu, 2 threads each, float32
+    no model directory
+    memory limit none
+  denoise: noop.middle.denoise
+    2 ranks on cpu, cpu, 1 thread each, float32
+    no model directory
+    memory limit 2GiB
+    option depth: 3
+  decode: noop.sink.decode
+    1 rank on cpu, 2 threads each, float32
+    no model directory
+    memory limit none
+edges:
+  text.encode->denoise.denoise
+    transport shm: both groups are on the CPU of this host
+    producer publishes whole, consumer reads whole
+    2 slots for each of at most 8 profiles, unpooled at most 256MiB
+  denoise.denoise->decode.decode
+    transport shm: both groups are on the CPU of this host
+    producer publishes whole, consumer reads whole
+    2 slots for each of at most 8 profiles, unpooled at most 256MiB
+memory: 0 B of weights in all workers; pools grow at first use of a profile to slots x its bytes
+)");
+}
+
+TEST_CASE("plan: the JSON form holds the same", "[config][plan]") {
+  const StatusOr<Topology> topology =
+      parse(with(kThreeGroups, "to: denoise", "consumer_shard_dim: 2\n    to: denoise"));
+  REQUIRE(topology.ok());
+  const nlohmann::json plan = nlohmann::json::parse(planJson(*topology));
+  CHECK(plan["sink"] == "decode");
+  REQUIRE(plan["groups"].size() == 3);
+  CHECK(plan["groups"][1]["name"] == "denoise");
+  CHECK(plan["groups"][1]["threads"] == 2);
+  CHECK(plan["groups"][1]["devices"] == nlohmann::json::array({"cpu"}));
+  CHECK(plan["groups"][1]["memory_bytes_max"].is_null());
+  REQUIRE(plan["edges"].size() == 2);
+  CHECK(plan["edges"][0]["transport"] == "shm");
+  CHECK(plan["edges"][0]["consumer_shard_dim"] == 2);
+  CHECK(plan["edges"][0]["producer_shard_dim"].is_null());
+}
+
+TEST_CASE("plan: weights are the sizes of the stage's own files", "[config][plan]") {
+  char name[] = "/tmp/planXXXXXX";
+  REQUIRE(::mkdtemp(name) != nullptr);
+  const std::filesystem::path dir = name;
+  const auto write = [&](const std::filesystem::path& file, size_t bytes) {
+    std::filesystem::create_directories((dir / file).parent_path());
+    std::ofstream(dir / file) << std::string(bytes, 'w');
+  };
+  write("text_encoder/model.safetensors", 1000);
+  write("transformer/a-00001-of-00002.safetensors", 2000);
+  write("transformer/a-00002-of-00002.safetensors", 300);
+  write("transformer/config.json", 50);
+  write("vae/b.safetensors", 70);
+  GroupSpec group;
+  group.model_dir = dir.string();
+  group.stage = "wan.denoiser";
+  CHECK(estimateMemory(group).weight_bytes == 2300);
+  group.stage = "wan.text_encoder";
+  CHECK(estimateMemory(group).weight_bytes == 1000);
+  group.stage = "vae_decoder";
+  CHECK(estimateMemory(group).weight_bytes == 70);
+  group.stage = "module";
+  CHECK(estimateMemory(group).weight_bytes == 3370);
+  CHECK(estimateMemory(group).folders.empty());
+  group.model_dir = (dir / "gone").string();
+  CHECK(estimateMemory(group).weight_bytes == 0);
+  std::filesystem::remove_all(dir);
+}
+
+}  // namespace latentd::config

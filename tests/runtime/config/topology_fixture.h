@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/config/loader.h"
+
+namespace latentd::config {
+
+// Three connected groups without a model: a base for what a test changes. Lines are counted by the refusal table.
+inline const std::string kThreeGroups = R"(listen: 127.0.0.1:0
+groups:
+  - name: text
+    stage: noop.source
+  - name: denoise
+    stage: noop.middle
+  - name: decode
+    stage: noop.sink
+edges:
+  - from: text.encode
+    to: denoise.denoise
+  - from: denoise.denoise
+    to: decode.decode
+)";
+
+inline Surroundings testSurroundings() { return Surroundings{"/tmp", 8}; }
+
+inline StatusOr<Topology> parse(const std::string& yaml) { return parseTopology(yaml, "t.yaml", testSurroundings()); }
+
+// The message, or "OK".
+inline std::string refusal(const std::string& yaml) {
+  const StatusOr<Topology> topology = parse(yaml);
+  return topology.ok() ? "OK" : messageOf(topology.status());
+}
+
+// The text with one occurrence replaced.
+inline std::string with(std::string text, const std::string& from, const std::string& to) {
+  return text.replace(text.find(from), from.size(), to);
+}
+
+}  // namespace latentd::config
