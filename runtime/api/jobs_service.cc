@@ -31,11 +31,26 @@ JobsService::JobsService(supervisor::JobService& jobs, metrics::ApiMetrics& metr
       watches_(kWatchesMax, metrics.watchers),
       downloads_(kDownloadsMax, metrics.downloads) {}
 
-grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* context, const v1::SubmitRequest* request,
-                                              v1::Job* response) {
+grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                              grpc::ByteBuffer* response) {
   const CallMetrics call(metrics_, "Submit");
-  const Status checked = checkSubmit(*request);
-  return finishUnary(context, call, checked.ok() ? jobs_.submit(*request) : StatusOr<v1::Job>(checked), response);
+  return finishUnary(context, call, submit(*request), response);
+}
+
+StatusOr<grpc::ByteBuffer> JobsService::submit(const grpc::ByteBuffer& bytes) {
+  v1::SubmitRequest request;
+  grpc::ByteBuffer consumed(bytes);
+  if (!grpc::SerializationTraits<v1::SubmitRequest>::Deserialize(&consumed, &request).ok()) {
+    return absl::InvalidArgumentError(
+        "parameters: the request is no SubmitRequest of latentd.v1, or a text in it is not valid UTF-8; send UTF-8");
+  }
+  LATENTD_RETURN_IF_ERROR(checkSubmit(request));
+  LATENTD_ASSIGN_OR_RETURN(const v1::Job job, jobs_.submit(request));
+  grpc::ByteBuffer answer;
+  bool own_buffer = false;
+  const grpc::Status serialized = grpc::SerializationTraits<v1::Job>::Serialize(job, &answer, &own_buffer);
+  if (!serialized.ok()) return absl::InternalError("the job could not be serialized: " + serialized.error_message());
+  return answer;
 }
 
 grpc::ServerUnaryReactor* JobsService::Get(grpc::CallbackServerContext* context, const v1::GetJobRequest* request,

@@ -10,12 +10,13 @@ namespace latentd::api {
 // latentd.v1.Jobs over the supervisor. Unary calls run on gRPC's thread, since JobService never waits for a worker;
 // streams are reactors that hold no thread.
 // Owner: Server. Thread: gRPC's, any number at once. Failure: statuses as proto/api.proto documents them.
-class JobsService final : public v1::Jobs::CallbackService {
+class JobsService final : public v1::Jobs::WithRawCallbackMethod_Submit<v1::Jobs::CallbackService> {
  public:
   JobsService(supervisor::JobService& jobs, metrics::ApiMetrics& metrics);
 
-  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context, const v1::SubmitRequest* request,
-                                   v1::Job* response) override;
+  // Takes bytes: a prompt that is not UTF-8 would otherwise be answered UNIMPLEMENTED by gRPC, without a message.
+  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
                                 v1::Job* response) override;
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
@@ -30,6 +31,7 @@ class JobsService final : public v1::Jobs::CallbackService {
                                    v1::DeleteJobResponse* response) override;
 
  private:
+  StatusOr<grpc::ByteBuffer> submit(const grpc::ByteBuffer& bytes);
   StatusOr<v1::ListJobsResponse> listBounded(v1::ListJobsRequest request);
 
   supervisor::JobService& jobs_;

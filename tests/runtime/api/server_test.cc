@@ -1,0 +1,177 @@
+#include "runtime/api/server.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/runtime/api/api_fixture.h"
+
+namespace latentd::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using Code = grpc::StatusCode;
+
+struct RawAnswer {
+  grpc::Status status;
+  std::string bytes;
+};
+
+grpc::ByteBuffer toBuffer(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+std::string toString(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  buffer.Dump(&slices);
+  std::string bytes;
+  for (const grpc::Slice& slice : slices)
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  return bytes;
+}
+
+// One message each way, as bytes: for the services whose messages have no C++ here, and for malformed ones.
+RawAnswer callRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& bytes) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + 30s);
+  grpc::CompletionQueue queue;
+  void* tag = nullptr;
+  bool ok = false;
+  const auto stream = stub.PrepareCall(&context, method, &queue);
+  RawAnswer answer;
+  stream->StartCall(&tag);
+  queue.Next(&tag, &ok);
+  stream->WriteLast(toBuffer(bytes), grpc::WriteOptions(), &tag);
+  queue.Next(&tag, &ok);
+  grpc::ByteBuffer received;
+  stream->Read(&received, &tag);
+  queue.Next(&tag, &ok);
+  if (ok) answer.bytes = toString(received);
+  stream->Finish(&answer.status, &tag);
+  queue.Next(&tag, &ok);
+  return answer;
+}
+
+// grpc.health.v1.HealthCheckRequest{service} and HealthCheckResponse{status}: SERVING is 1, NOT_SERVING is 2.
+int healthOf(const ApiFixture& fixture, const std::string& service) {
+  const std::string request = service.empty() ? "" : std::string("\x0a") + static_cast<char>(service.size()) + service;
+  const RawAnswer answer = callRaw(fixture.channel, "/grpc.health.v1.Health/Check", request);
+  REQUIRE(answer.status.ok());
+  REQUIRE(answer.bytes.size() == 2);
+  return answer.bytes[1];
+}
+
+// Health is polled, so it follows a little later.
+bool healthBecomes(const ApiFixture& fixture, const std::string& service, int wanted) {
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (healthOf(fixture, service) != wanted) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("api: grpc.health.v1 follows readiness, Admin stays up while the daemon lives", "[api][health]") {
+  ApiFixture fixture;
+  CHECK(healthOf(fixture, "") == 1);
+  CHECK(healthOf(fixture, "latentd.v1.Jobs") == 1);
+  fixture.jobs.setReady(absl::UnavailableError("denoise rank 0: no heartbeat"));
+  CHECK(healthBecomes(fixture, "", 2));
+  CHECK(healthOf(fixture, "latentd.v1.Jobs") == 2);
+  CHECK(healthOf(fixture, "latentd.v1.Admin") == 1);
+  fixture.jobs.setReady(absl::OkStatus());
+  CHECK(healthBecomes(fixture, "latentd.v1.Jobs", 1));
+  const RawAnswer unknown = callRaw(fixture.channel, "/grpc.health.v1.Health/Check", "\x0a\x02no");
+  CHECK(unknown.status.error_code() == Code::NOT_FOUND);
+}
+
+TEST_CASE("api: reflection lists the services and describes them", "[api][reflection]") {
+  ApiFixture fixture;
+  const std::string method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+  const RawAnswer services = callRaw(fixture.channel, method, std::string("\x3a\x01*", 3));  // list_services = "*"
+  REQUIRE(services.status.ok());
+  for (const char* service : {"latentd.v1.Jobs", "latentd.v1.Admin", "grpc.health.v1.Health"}) {
+    CAPTURE(service);
+    CHECK(services.bytes.find(service) != std::string::npos);
+  }
+  const std::string symbol = "latentd.v1.Jobs";  // file_containing_symbol
+  const RawAnswer file =
+      callRaw(fixture.channel, method, std::string("\x22") + static_cast<char>(symbol.size()) + symbol);
+  CHECK(file.bytes.find("proto/api.proto") != std::string::npos);
+}
+
+TEST_CASE("api: malformed and invalid UTF-8 messages are refused and the connection lives on", "[api]") {
+  ApiFixture fixture;
+  const std::string bad_utf8("\x0a\x04\x0a\x02\xff\xfe", 6);  // parameters.prompt = FF FE
+  const std::string truncated("\x0a\x7f\x0a", 3);
+  for (const std::string& bytes : {bad_utf8, truncated}) {
+    const RawAnswer answer = callRaw(fixture.channel, "/latentd.v1.Jobs/Submit", bytes);
+    CHECK(answer.status.error_code() == Code::INVALID_ARGUMENT);
+    CHECK(answer.status.error_message().find("UTF-8") != std::string::npos);
+    CHECK(fixture.jobs.jobs().empty());
+  }
+  CHECK(callRaw(fixture.channel, "/latentd.v1.Jobs/Nothing", "").status.error_code() == Code::UNIMPLEMENTED);
+  fixture.submit("still served");
+}
+
+TEST_CASE("api: a taken port names its holder", "[api]") {
+  ApiFixture fixture;
+  api::ServerOptions options;
+  options.port = fixture.server->port();
+  metrics::Registry registry;
+  metrics::ApiMetrics metrics(registry);
+  const auto second = api::Server::start(options, fixture.jobs, metrics);
+  REQUIRE(!second.ok());
+  CHECK(second.status().code() == absl::StatusCode::kResourceExhausted);
+  const std::string message = messageOf(second.status());
+  CAPTURE(message);
+  CHECK(message.find(fixture.server->address()) != std::string::npos);
+  CHECK(message.find("pid " + std::to_string(getpid()) + " (") != std::string::npos);
+}
+
+TEST_CASE("api: an address of another host is refused", "[api]") {
+  FakeJobService jobs;
+  metrics::Registry registry;
+  metrics::ApiMetrics metrics(registry);
+  api::ServerOptions options;
+  options.host = "192.0.2.1";  // reserved for documentation: no host has it
+  options.port = 7411;
+  const auto server = api::Server::start(options, jobs, metrics);
+  REQUIRE(!server.ok());
+  CHECK(messageOf(server.status()).find("192.0.2.1:7411") != std::string::npos);
+}
+
+TEST_CASE("api: stopping ends streams after the grace period and frees the port", "[api]") {
+  ApiFixture fixture;
+  const std::string id = fixture.submit("running").id();
+  const auto context = fixture.newContext();
+  const auto reader = fixture.stub->Watch(context.get(), withId<v1::WatchJobRequest>(id));
+  v1::Job job;
+  REQUIRE(reader->Read(&job));
+  const uint16_t port = fixture.server->port();
+  const auto before = std::chrono::steady_clock::now();
+  fixture.server->stop(200ms);
+  CHECK(std::chrono::steady_clock::now() - before < 10s);
+  CHECK_FALSE(reader->Read(&job));
+  CHECK(!reader->Finish().ok());
+  CHECK(fixture.jobs.openWatches() == 0);
+  fixture.server->stop(200ms);
+
+  api::ServerOptions options;
+  options.port = port;
+  metrics::Registry registry;
+  metrics::ApiMetrics metrics(registry);
+  const auto second = api::Server::start(options, fixture.jobs, metrics);
+  CAPTURE(messageOf(second.status()));
+  CHECK(second.ok());
+}
+
+}  // namespace latentd::testing
