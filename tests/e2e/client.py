@@ -1,0 +1,67 @@
+"""The public API from Python, for tests: messages and stubs made from proto/ at run time."""
+import pathlib
+import sys
+
+import grpc
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+api, services = grpc.protos_and_services("proto/api.proto")
+
+TERMINAL = {api.JOB_STATE_SUCCEEDED, api.JOB_STATE_FAILED, api.JOB_STATE_CANCELLED}
+
+
+class Client:
+    def __init__(self, endpoint):
+        self.channel = grpc.insecure_channel(endpoint)
+        self.jobs = services.JobsStub(self.channel)
+        self.admin = services.AdminStub(self.channel)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.channel.close()
+
+    def submit(self, prompt="a red ball", timeout=10, priority=0, **parameters):
+        parameters.setdefault("format", api.OUTPUT_FORMAT_NPY)
+        request = api.SubmitRequest(parameters=api.JobParameters(prompt=prompt, **parameters), priority=priority)
+        return self.jobs.Submit(request, timeout=timeout)
+
+    def get(self, job_id):
+        return self.jobs.Get(api.GetJobRequest(id=job_id), timeout=10)
+
+    def cancel(self, job_id):
+        return self.jobs.Cancel(api.CancelJobRequest(id=job_id), timeout=10)
+
+    def wait(self, job_id, timeout=60):
+        """The job in its terminal state."""
+        for job in self.jobs.Watch(api.WatchJobRequest(id=job_id), timeout=timeout):
+            if job.state in TERMINAL:
+                return job
+        raise AssertionError("the watch ended before the job did")
+
+    def watch_until(self, job_id, condition, timeout=60):
+        """The first state of the job for which condition(job) holds."""
+        stream = self.jobs.Watch(api.WatchJobRequest(id=job_id), timeout=timeout)
+        try:
+            for job in stream:
+                if condition(job):
+                    return job
+                if job.state in TERMINAL:
+                    raise AssertionError(f"the job ended first: {job}")
+        finally:
+            stream.cancel()
+        raise AssertionError("the watch ended")
+
+    def download(self, job_id):
+        return b"".join(chunk.data for chunk in self.jobs.Download(api.DownloadRequest(id=job_id), timeout=60))
+
+
+def code_of(call):
+    """The gRPC status code and text with which call() fails."""
+    try:
+        call()
+    except grpc.RpcError as error:
+        return error.code(), error.details()
+    raise AssertionError("the call succeeded")

@@ -1,0 +1,157 @@
+"""Processes that die or hang, one at a time: the job fails with a clear status, the next one succeeds."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+import topologies
+from client import Client, api
+from daemon import Daemon, find_binary, processes, wait_until
+
+FAILED, SUCCEEDED = api.JOB_STATE_FAILED, api.JOB_STATE_SUCCEEDED
+UNAVAILABLE = 14
+SLOW = "step_ms: 100, steps: 100"
+
+
+class KillTest(unittest.TestCase):
+    def worker(self, daemon, group):
+        """The pid of the group's worker, once it is ready."""
+        def ready():
+            topology = self.client.admin.GetTopology(api.GetTopologyRequest(), timeout=10)
+            return next((w.pid for g in topology.groups if g.name == group for w in g.workers
+                         if w.state in (api.WORKER_STATE_READY, api.WORKER_STATE_BUSY)), None)
+        return wait_until(ready, 20, f"worker of {group} ready")
+
+    def run_daemon(self, topology):
+        daemon = self.enterContext(Daemon(topology))
+        self.client = self.enterContext(Client(daemon.grpc))
+        return daemon
+
+    def expect_lost(self, job, group, what="signal 9"):
+        self.assertEqual(job.state, FAILED)
+        self.assertEqual(job.error.code, UNAVAILABLE)
+        for word in (group, what):
+            self.assertIn(word, job.error.message)
+
+    def expect_next_succeeds(self):
+        self.assertEqual(self.client.wait(self.client.submit().id).state, SUCCEEDED)
+
+    def stage_runs(self, index, step=1):
+        return lambda job: len(job.stages) > index and job.stages[index].step >= step
+
+    def test_a_worker_killed_while_idle(self):
+        daemon = self.run_daemon(topologies.noop())
+        for group in ("first", "middle", "last"):
+            pid = self.worker(daemon, group)
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: self.worker(daemon, group) != pid, 20, "respawn")
+            self.expect_next_succeeds()
+        restarts = {name: value for name, value in daemon.metrics().items() if name.startswith("latentd_worker_restarts_total")}
+        self.assertEqual(sum(restarts.values()), 3, restarts)
+
+    def test_a_worker_killed_in_a_step(self):
+        for group, index in (("first", 0), ("middle", 1), ("last", 2)):
+            options = {"source": "", "relay": "", "sink": ""}
+            options[{"first": "source", "middle": "relay", "last": "sink"}[group]] = SLOW
+            with self.subTest(group), Daemon(topologies.noop(**options)) as daemon, Client(daemon.grpc) as self.client:
+                job = self.client.submit()
+                self.client.watch_until(job.id, self.stage_runs(index))
+                os.kill(self.worker(daemon, group), signal.SIGKILL)
+                start = time.monotonic()
+                self.expect_lost(self.client.wait(job.id), group)
+                self.assertLess(time.monotonic() - start, 5)
+
+    def test_queued_jobs_keep_their_place(self):
+        daemon = self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 10"))
+        jobs = [self.client.submit().id for _ in range(8)]
+        self.client.watch_until(jobs[0], self.stage_runs(1))
+        os.kill(self.worker(daemon, "middle"), signal.SIGKILL)
+        states = [self.client.wait(job).state for job in jobs]
+        self.assertEqual(states[0], FAILED)
+        self.assertEqual(set(states[4:]), {SUCCEEDED}, "jobs that had not started survive")
+        finished = [self.client.get(job).finish_time.ToNanoseconds() for job, state in zip(jobs, states) if state == SUCCEEDED]
+        self.assertEqual(finished, sorted(finished))
+
+    def test_a_crash_shows_its_signal(self):
+        self.run_daemon(topologies.noop(relay="crash_at_step: 0, only_prompt: crash"))
+        job = self.client.wait(self.client.submit("crash please").id)
+        self.expect_lost(job, "middle", "signal 11")
+        self.expect_next_succeeds()
+
+    def test_a_stopped_worker_is_found_by_its_heartbeat(self):
+        daemon = self.run_daemon(topologies.noop(extra="deadlines: {heartbeat: 100ms, heartbeat_miss: 1s}"))
+        pid = self.worker(daemon, "middle")
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: self.worker(daemon, "middle") != pid, 20, "respawn after a missed heartbeat")
+        self.expect_next_succeeds()
+        self.assertTrue(any("heartbeat" in name for name, value in daemon.metrics().items()
+                            if name.startswith("latentd_worker_restarts_total") and value > 0))
+
+    def test_a_killed_supervisor_takes_everything_with_it(self):
+        daemon = self.run_daemon(topologies.noop(relay=SLOW))
+        job = self.client.submit()
+        self.client.watch_until(job.id, self.stage_runs(1))
+        daemon.process.kill()
+        daemon.process.wait(10)
+        wait_until(lambda: not processes(str(daemon.folder)), 1.0, "workers gone within a second")
+
+    def test_a_stopped_supervisor_does_not_stop_the_hand_off(self):
+        daemon = self.run_daemon(topologies.noop(source="step_ms: 300, steps: 3", relay="step_ms: 20"))
+        job = self.client.submit()
+        self.client.watch_until(job.id, self.stage_runs(0))
+        middle = self.worker(daemon, "middle")
+        before = cpu_seconds(middle)
+        os.kill(daemon.process.pid, signal.SIGSTOP)
+        try:
+            # The relay's steps burn processor time: it got its input while the supervisor stood still.
+            wait_until(lambda: cpu_seconds(middle) - before > 0.03, 20, "the consumer ran its steps")
+        finally:
+            os.kill(daemon.process.pid, signal.SIGCONT)
+        self.assertEqual(self.client.wait(job.id).state, SUCCEEDED)
+
+    def test_one_port_two_daemons(self):
+        daemon = self.run_daemon(topologies.noop())
+        result = subprocess.run([find_binary("latentd"), "--config", str(daemon.folder / "topology.yaml"), "--listen", daemon.grpc,
+                                 "--http", "127.0.0.1:0", "--worker-binary", find_binary("latent-worker")],
+                                capture_output=True, text=True, timeout=30)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn(str(daemon.process.pid), result.stderr + result.stdout)
+        self.expect_next_succeeds()
+
+    def test_one_ctrl_c_drains(self):
+        daemon = self.run_daemon(topologies.noop(relay="step_ms: 100, steps: 10"))
+        job = self.client.submit()
+        self.client.watch_until(job.id, self.stage_runs(1))
+        ended = []
+        watcher = threading.Thread(target=lambda: ended.append(self.client.wait(job.id)))
+        watcher.start()
+        self.assertEqual(daemon.stop(), 0)
+        watcher.join(10)
+        self.assertEqual(ended[0].state, SUCCEEDED)
+
+    def test_a_second_ctrl_c_kills(self):
+        daemon = self.run_daemon(topologies.noop(relay="step_ms: 60000, steps: 10"))
+        job = self.client.submit()
+        self.client.watch_until(job.id, lambda job: job.state == api.JOB_STATE_RUNNING)
+        daemon.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "drain" in daemon.log().lower() or "stopping" in daemon.log().lower(), 5, "the first is seen")
+        start = time.monotonic()
+        daemon.process.send_signal(signal.SIGINT)
+        self.assertNotEqual(daemon.process.wait(10), 0)
+        self.assertLess(time.monotonic() - start, 3)
+        daemon.assert_nothing_left()
+
+
+def cpu_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    unittest.main()

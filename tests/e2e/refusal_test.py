@@ -1,0 +1,89 @@
+"""What is wrong with a request is said at submission, by field, value and a valid one; the daemon stays up."""
+import math
+import pathlib
+import sys
+import unittest
+
+import grpc
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+import topologies
+from client import Client, api, code_of
+from daemon import Daemon
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+# parameters of the request, words that the refusal must say
+REFUSED = [
+    (dict(frames=0), ["frames", "0"]),
+    (dict(frames=16), ["frames", "16", "13", "17"]),
+    (dict(frames=10**9), ["frames", "1000000000"]),
+    (dict(width=0, height=0), ["width"]),
+    (dict(width=127, height=128), ["width", "127", "112", "128"]),
+    (dict(width=128, height=129), ["height", "129", "128", "144"]),
+    (dict(width=10**6, height=10**6), ["1000000"]),
+    (dict(steps=0), ["steps", "0"]),
+    (dict(steps=10**6), ["steps", "1000000"]),
+    (dict(guidance_scale=math.nan), ["guidance"]),
+    (dict(guidance_scale=math.inf), ["guidance"]),
+    (dict(guidance_scale=-1.0), ["guidance", "-1"]),
+    (dict(fps=0.0), ["fps", "0"]),
+    (dict(fps=math.nan), ["fps"]),
+    (dict(fps=1e9), ["fps"]),
+    (dict(flow_shift=0.0), ["flow_shift"]),
+    (dict(flow_shift=math.nan), ["flow_shift"]),
+    (dict(prompt=""), ["prompt"]),
+    (dict(prompt="x" * 100_000), ["prompt", "100000"]),
+    (dict(prompt="a\0b"), ["prompt", "NUL"]),
+    (dict(negative_prompt="a\0b"), ["negative_prompt", "NUL"]),
+    (dict(negative_prompt="x" * 100_000), ["negative_prompt", "100000"]),
+    (dict(format=99), ["format", "99"]),
+    (dict(format=api.OUTPUT_FORMAT_MP4, float_pixels=True), ["float_pixels"]),
+]
+
+
+class RefusalTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = cls.enterClassContext(Daemon(topologies.demo()))
+        cls.client = cls.enterClassContext(Client(cls.daemon.grpc))
+
+    def test_each_bad_parameter_is_named(self):
+        for parameters, words in REFUSED:
+            with self.subTest(str(parameters)[:80]):
+                code, text = code_of(lambda: self.client.submit(**parameters))
+                self.assertEqual(code, INVALID, text)
+                for word in words:
+                    self.assertIn(word, text)
+                self.assertLess(len(text), 1000, "a refusal does not repeat the whole input")
+
+    def test_a_prompt_that_is_no_utf8(self):
+        good = api.SubmitRequest(parameters=api.JobParameters(prompt="abc")).SerializeToString()
+        bad = good.replace(b"abc", b"a\xffc")
+        call = self.client.channel.unary_unary("/latentd.v1.Jobs/Submit", request_serializer=lambda raw: raw,
+                                               response_deserializer=api.Job.FromString)
+        code, _ = code_of(lambda: call(bad, timeout=10))
+        self.assertIn(code, (INVALID, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN))
+
+    def test_unknown_jobs(self):
+        for call in (self.client.get, self.client.cancel, self.client.wait, self.client.download):
+            code, text = code_of(lambda: call("no-such-job"))
+            self.assertEqual(code, grpc.StatusCode.NOT_FOUND)
+            self.assertIn("no-such-job", text)
+
+    def test_the_command_line_refuses_too(self):
+        for arguments in (("--frames", "-1"), ("--frames", "16"), ("--size", "127x129"), ("--size", "0x0"), ("--size", "big"),
+                          ("--steps", "0"), ("--guidance", "nan"), ("--seed", "-1")):
+            with self.subTest(arguments):
+                result = self.daemon.ctl("submit", "--prompt", "x", "-o", self.daemon.folder / "x.npy", *arguments, check=False)
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(arguments[0].strip("-"), result.stderr)
+
+    def test_it_still_works_afterwards(self):
+        job = self.client.wait(self.client.submit("a red ball moves right", frames=5, width=64, height=64, steps=1).id)
+        self.assertEqual(job.state, api.JOB_STATE_SUCCEEDED, job.error)
+
+
+if __name__ == "__main__":
+    unittest.main()
