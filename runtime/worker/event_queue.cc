@@ -1,0 +1,66 @@
+#include "runtime/worker/event_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace latentd::worker {
+
+using internal::v1::WorkerEvent;
+
+EventQueue::EventQueue(Epoch epoch, std::function<void()> on_overflow)
+    : epoch_(epoch), on_overflow_(std::move(on_overflow)) {}
+
+bool EventQueue::supersede(WorkerEvent& event) {
+  if (event.has_heartbeat()) {
+    const auto queued = std::find_if(events_.begin(), events_.end(), [](const auto& e) { return e.has_heartbeat(); });
+    if (queued == events_.end()) return false;
+    *queued = std::move(event);
+    return true;
+  }
+  if (!event.has_progress() || events_.empty() || !events_.back().has_progress()) return false;
+  if (events_.back().progress().job_id() != event.progress().job_id()) return false;
+  events_.back() = std::move(event);
+  return true;
+}
+
+void EventQueue::post(WorkerEvent event) {
+  event.set_epoch(epoch_.value);
+  bool overflow = false;
+  {
+    MutexLock lock(mutex_);
+    if (closed_ || supersede(event)) return;
+    overflow = events_.size() >= kEventsMax;
+    if (!overflow) events_.push_back(std::move(event));
+    changed_.notifyAll();
+  }
+  if (overflow) on_overflow_();
+}
+
+std::optional<WorkerEvent> EventQueue::pop(Clock::TimePoint deadline) {
+  MutexLock lock(mutex_);
+  while (events_.empty() && !closed_) {
+    if (!changed_.waitUntil(mutex_, deadline)) break;
+  }
+  if (events_.empty()) return std::nullopt;
+  WorkerEvent event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+void EventQueue::close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  changed_.notifyAll();
+}
+
+bool EventQueue::ended() const {
+  MutexLock lock(mutex_);
+  return closed_ && events_.empty();
+}
+
+size_t EventQueue::size() const {
+  MutexLock lock(mutex_);
+  return events_.size();
+}
+
+}  // namespace latentd::worker

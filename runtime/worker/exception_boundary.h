@@ -1,0 +1,19 @@
+#pragma once
+
+#include <functional>
+
+#include "runtime/base/status.h"
+
+namespace latentd::worker {
+
+struct GuardedResult {
+  Status status;
+  // False when the process must not run another job: the device or the memory is not in a known state.
+  bool clean = true;
+};
+
+// Runs stage code. This is the one place where torch's exceptions end: memory that ran out becomes RESOURCE_EXHAUSTED
+// with the sizes, any other exception INTERNAL with its text.
+GuardedResult runGuarded(const std::function<Status()>& work);
+
+}  // namespace latentd::worker

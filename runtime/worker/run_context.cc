@@ -1,0 +1,67 @@
+#include "runtime/worker/run_context.h"
+
+#include <utility>
+
+namespace latentd::worker {
+namespace {
+
+// Of the step times in StageDone; enough for every real schedule, and the message stays small.
+constexpr size_t kStepTimesMax = 1000;
+
+}  // namespace
+
+StepContext::StepContext(Command command, StepGate& gate, ChannelTable& channels, EventSink& events, StallClock& stall,
+                         RingFrameSink* ring, stages::FrameSink* without_ring)
+    : command_(std::move(command)),
+      gate_(gate),
+      channels_(channels),
+      events_(events),
+      stall_(stall),
+      ring_(ring),
+      without_ring_(without_ring) {}
+
+StatusOr<StepGate::Decision> StepContext::decide(uint32_t step) {
+  if (gate_.isLead()) {
+    const bool frames_failed = ring_ != nullptr && !ring_->failure().ok();
+    if (command_.cancel.stop_requested() || frames_failed) gate_.stop(command_.run, step);
+    return gate_.grant(command_.run, step);
+  }
+  const bool limited = command_.stall_timeout > Clock::Duration::zero();
+  const Clock::Duration wait = limited ? command_.stall_timeout : Clock::Duration(kPeerWaitMax);
+  return gate_.waitDecision(command_.run, step, std::chrono::steady_clock::now() + wait);
+}
+
+Status StepContext::beginStep(uint32_t step, uint32_t steps) {
+  if (steps > StepGate::kStepMax || step >= steps) {
+    return absl::InternalError("the stage began step " + std::to_string(step) + " of " + std::to_string(steps));
+  }
+  step_ = step;
+  entered_ = false;
+  LATENTD_ASSIGN_OR_RETURN(const StepGate::Decision decision, decide(step));
+  if (decision == StepGate::Decision::kStop) {
+    if (ring_ != nullptr && !ring_->failure().ok()) return ring_->failure();
+    return absl::CancelledError("job " + command_.job_id + " was stopped before step " + std::to_string(step) + " of " +
+                                std::to_string(steps));
+  }
+  entered_ = true;
+  step_started_ = std::chrono::steady_clock::now();
+  return absl::OkStatus();
+}
+
+void StepContext::finishStep(uint32_t step, uint32_t steps) {
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - step_started_;
+  if (step_seconds_.size() < kStepTimesMax) step_seconds_.push_back(taken.count());
+  noteProgress();
+  internal::v1::WorkerEvent event;
+  event.mutable_progress()->set_job_id(command_.job_id);
+  event.mutable_progress()->set_step(step + 1);
+  event.mutable_progress()->set_steps(steps);
+  events_.post(std::move(event));
+}
+
+void StepContext::noteProgress() {
+  stall_.move(std::chrono::steady_clock::now(), command_.stall_timeout);
+  channels_.noteProgress();
+}
+
+}  // namespace latentd::worker

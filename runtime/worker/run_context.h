@@ -1,0 +1,63 @@
+#pragma once
+
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/step_gate.h"
+#include "runtime/worker/channel_table.h"
+#include "runtime/worker/event_sink.h"
+#include "runtime/worker/ring_frame_sink.h"
+#include "runtime/worker/stall_clock.h"
+#include "stages/stage.h"
+
+namespace latentd::worker {
+
+// What one command's method may ask of the worker. Steps are agreed on with the other ranks through the step gate; the
+// lead's cancellation decides, so that all ranks stop at the same step.
+// Owner: one running command. Thread: the executor's. Failure: beginStep() returns why the run ends.
+class StepContext final : public stages::RunContext {
+ public:
+  struct Command {
+    std::string job_id;
+    uint64_t run = 0;                 // number of the command, see StepGate
+    Clock::Duration stall_timeout{};  // zero: none
+    std::stop_token cancel;
+  };
+
+  // `ring` is null on ranks that have none; a method that emits frames writes to `without_ring` there.
+  StepContext(Command command, StepGate& gate, ChannelTable& channels, EventSink& events, StallClock& stall,
+              RingFrameSink* ring, stages::FrameSink* without_ring);
+
+  Status beginStep(uint32_t step, uint32_t steps) override;
+  void finishStep(uint32_t step, uint32_t steps) override;
+  stages::FrameSink* frames() override { return ring_ != nullptr ? ring_ : without_ring_; }
+
+  // The run moved without finishing a step: a frame was written.
+  void noteProgress();
+  uint32_t currentStep() const { return step_; }
+  // The first step that no rank can have entered.
+  uint32_t nextStep() const { return entered_ ? step_ + 1 : step_; }
+  const std::vector<double>& stepSeconds() const { return step_seconds_; }
+
+ private:
+  StatusOr<StepGate::Decision> decide(uint32_t step);
+
+  const Command command_;
+  StepGate& gate_;
+  ChannelTable& channels_;
+  EventSink& events_;
+  StallClock& stall_;
+  RingFrameSink* const ring_;
+  stages::FrameSink* const without_ring_;
+  uint32_t step_ = 0;
+  bool entered_ = false;  // step_ was granted
+  Clock::TimePoint step_started_{};
+  std::vector<double> step_seconds_;
+};
+
+// How long a rank waits for the lead's decision, or a frame for its reader, when the command has no stall time-out.
+inline constexpr std::chrono::minutes kPeerWaitMax{10};
+
+}  // namespace latentd::worker

@@ -1,0 +1,300 @@
+#include "runtime/worker/stage_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/log.h"
+#include "runtime/worker/proto_convert.h"
+#include "runtime/worker/tensor_convert.h"
+
+namespace latentd::worker {
+namespace {
+
+using internal::v1::ArtifactRef;
+using internal::v1::RunStage;
+using internal::v1::WorkerEvent;
+using stages::MethodSpec;
+using stages::TensorTree;
+
+// The descriptor was sent before the command; what can be late is its thread.
+constexpr std::chrono::seconds kDescriptorWait{5};
+
+// Label of latentd_slots_discarded_total.
+std::string_view discardReason(const Status& status) {
+  return status.code() == absl::StatusCode::kCancelled ? "cancelled" : "failed";
+}
+
+void discardInputs(const RunStage& message, int from, const Status& why, ChannelTable& channels) {
+  for (int index = from; index < message.inputs_size(); ++index) {
+    const ArtifactRef& ref = message.inputs(index);
+    const auto consumer = channels.consumer(ref.channel_id());
+    if (!consumer.ok()) continue;  // retired: nothing of it is left
+    // ALREADY_EXISTS: the failed receive() ended it.
+    (*consumer)->discard(SequenceNumber(ref.sequence()), discardReason(why)).IgnoreError();
+  }
+}
+
+void abortOutputs(const RunStage& message, int from, const Status& why, ChannelTable& channels) {
+  for (int index = from; index < message.outputs_size(); ++index) {
+    const ArtifactRef& ref = message.outputs(index);
+    const auto producer = channels.producer(ref.channel_id());
+    if (!producer.ok()) continue;  // retired: no consumer waits
+    const Status status = (*producer)->abort(SequenceNumber(ref.sequence()), why);
+    if (!status.ok()) getLogger("executor")->debug("aborting {}: {}", ref.sequence(), status.ToString());
+  }
+}
+
+WorkerEvent failedEvent(const RunStage& message, const Status& status) {
+  WorkerEvent event;
+  event.mutable_failed()->set_job_id(message.job_id());
+  event.mutable_failed()->set_method(message.method());
+  *event.mutable_failed()->mutable_status() = toProto(status);
+  return event;
+}
+
+double secondsSince(Clock::TimePoint start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::string keysOf(const TensorTree& tree) {
+  std::string keys;
+  if (const auto* dict = tree.getIf<TensorTree::Dict>()) {
+    for (const auto& entry : dict->entries)
+      keys += (keys.empty() ? "" : ", ") + entry.first;
+  }
+  return keys.empty() ? "nothing" : keys;
+}
+
+bool hasTensors(const TensorTree& tree) {
+  bool found = false;
+  tree.forEachLeaf([&](const at::Tensor&) { found = true; });
+  return found;
+}
+
+}  // namespace
+
+void endUnrun(const StageCommand& command, const Status& status, const RunEnvironment& environment) {
+  discardInputs(command.message, 0, status, *environment.channels);
+  abortOutputs(command.message, 0, status, *environment.channels);
+  environment.descriptors->drop(command.message.frame_ring_id());
+  environment.events->post(failedEvent(command.message, status));
+}
+
+StageRun::StageRun(const StageCommand& command, stages::Stage& stage, channel::Allocator& allocator,
+                   const RunEnvironment& environment)
+    : command_(command), message_(command.message), stage_(stage), allocator_(allocator), environment_(environment) {
+  done_.set_job_id(message_.job_id());
+  done_.set_method(message_.method());
+}
+
+GuardedResult StageRun::execute() {
+  WorkerEvent started;
+  started.mutable_started()->set_job_id(message_.job_id());
+  started.mutable_started()->set_method(message_.method());
+  environment_.events->post(std::move(started));
+
+  GuardedResult result = runGuarded([&] {
+    LATENTD_ASSIGN_OR_RETURN(const MethodSpec method, findMethod());
+    return run(method);
+  });
+  environment_.stall->rest();
+  if (result.status.ok()) {
+    reportDone();
+    return result;
+  }
+  // Ranks that wait for our next step must not wait for ever.
+  if (environment_.gate->isLead()) {
+    environment_.gate->stop(command_.run, context_ == nullptr ? 0 : context_->nextStep());
+  }
+  discardInputs(message_, inputs_ended_, result.status, *environment_.channels);
+  abortOutputs(message_, outputs_ended_, result.status, *environment_.channels);
+  if (ring_ != nullptr) ring_->abort(result.status);
+  environment_.descriptors->drop(message_.frame_ring_id());
+  return result;
+}
+
+StatusOr<MethodSpec> StageRun::findMethod() const {
+  std::string known;
+  for (MethodSpec& method : stage_.methods()) {
+    if (method.name == message_.method()) return std::move(method);
+    known += (known.empty() ? "" : ", ") + method.name;
+  }
+  return absl::NotFoundError("method \"" + message_.method() + "\" is none of: " + known);
+}
+
+Status StageRun::run(const MethodSpec& method) {
+  LATENTD_RETURN_IF_ERROR(attachFrames(method));
+  LATENTD_ASSIGN_OR_RETURN(TensorTree inputs, resolveInputs());
+  LATENTD_ASSIGN_OR_RETURN(const TensorTree outputs, compute(method, std::move(inputs)));
+  LATENTD_RETURN_IF_ERROR(checkOutputs(method, outputs));
+  LATENTD_RETURN_IF_ERROR(publish(outputs));
+  if (ring_ != nullptr) {
+    LATENTD_RETURN_IF_ERROR(ring_->finish());
+    done_.set_frames(ring_->framesWritten());
+  }
+  return absl::OkStatus();
+}
+
+Status StageRun::attachFrames(const MethodSpec& method) {
+  if (message_.frame_ring_id() != 0) {
+    const Clock::TimePoint deadline = std::chrono::steady_clock::now() + kDescriptorWait;
+    LATENTD_ASSIGN_OR_RETURN(UniqueFd ring, environment_.descriptors->take(message_.frame_ring_id(), deadline));
+    LATENTD_ASSIGN_OR_RETURN(media::FrameRingWriter writer, media::FrameRingWriter::attach(std::move(ring)));
+    const std::chrono::milliseconds stall(message_.stall_timeout_ms());
+    RingFrameSink::Options options;
+    options.reader_wait_max = stall.count() > 0 ? Clock::Duration(stall) : Clock::Duration(kPeerWaitMax);
+    options.cancel = command_.cancel.get_token();
+    options.deferred = !environment_.alone;
+    options.on_frame = [this] { context_->noteProgress(); };
+    ring_ = std::make_unique<RingFrameSink>(std::move(writer), std::move(options));
+  } else if (method.emits_frames && environment_.gate->isLead()) {
+    return absl::FailedPreconditionError("method \"" + method.name + "\" emits frames, the command names no ring");
+  }
+  context_ = std::make_unique<StepContext>(
+      StepContext::Command{message_.job_id(), command_.run, std::chrono::milliseconds(message_.stall_timeout_ms()),
+                           command_.cancel.get_token()},
+      *environment_.gate, *environment_.channels, *environment_.events, *environment_.stall, ring_.get(),
+      method.emits_frames ? &dropped_ : nullptr);
+  return absl::OkStatus();
+}
+
+// CANCELLED, and not by this command: either the producer's job was, or the channel was closed under the call.
+Status StageRun::explainCancelled(const Status& status, bool still_open, const std::string& what) const {
+  if (still_open) return status;
+  return absl::UnavailableError("the edge of an " + what + " was retired: the group on its other side ended");
+}
+
+// ---- inputs -------------------------------------------------------------------------------------------------
+
+StatusOr<channel::ArtifactTree> StageRun::receive(const ArtifactRef& ref) {
+  LATENTD_ASSIGN_OR_RETURN(const auto consumer, environment_.channels->consumer(ref.channel_id()));
+  channel::WaitOptions wait;
+  wait.cancel = command_.cancel.get_token();
+  auto received = consumer->receive(SequenceNumber(ref.sequence()), allocator_, wait);
+  if (received.ok() || received.status().code() != absl::StatusCode::kCancelled) return received;
+  if (!wait.cancel.stop_requested()) {
+    const bool still_open = environment_.channels->consumer(ref.channel_id()).ok();
+    return explainCancelled(received.status(), still_open, "input");
+  }
+  // The lead decides alone. Another rank that was told to cancel asks whether the lead began the run before it was
+  // told: then this rank is needed until the lead stops it at a step.
+  StepGate& gate = *environment_.gate;
+  if (gate.isLead()) {
+    gate.stop(command_.run, 0);
+    return received.status();
+  }
+  const Clock::TimePoint deadline = std::chrono::steady_clock::now() + kPeerWaitMax;
+  LATENTD_ASSIGN_OR_RETURN(const auto decision, gate.waitDecision(command_.run, 0, deadline));
+  if (decision == StepGate::Decision::kStop) return received.status();
+  return consumer->receive(SequenceNumber(ref.sequence()), allocator_);
+}
+
+StatusOr<TensorTree> StageRun::resolveInputs() {
+  const Clock::TimePoint start = std::chrono::steady_clock::now();
+  TensorTree::Dict merged;
+  WorkerEvent consumed;
+  consumed.mutable_inputs_consumed()->set_job_id(message_.job_id());
+  for (; inputs_ended_ < message_.inputs_size(); ++inputs_ended_) {
+    const ArtifactRef& ref = message_.inputs(inputs_ended_);
+    LATENTD_ASSIGN_OR_RETURN(const channel::ArtifactTree artifact, receive(ref));
+    *consumed.mutable_inputs_consumed()->add_refs() = ref;
+    LATENTD_ASSIGN_OR_RETURN(TensorTree tree, fromArtifact(artifact));
+    auto* dict = tree.getIf<TensorTree::Dict>();
+    if (dict == nullptr) return absl::InvalidArgumentError("an input artifact is no dictionary");
+    for (auto& entry : dict->entries) {
+      const auto same = [&](const auto& other) { return other.first == entry.first; };
+      if (std::any_of(merged.entries.begin(), merged.entries.end(), same)) {
+        return absl::InvalidArgumentError("two edges bring an input named \"" + entry.first +
+                                          "\": the outputs that meet in one method need different names");
+      }
+      merged.entries.push_back(std::move(entry));
+    }
+  }
+  done_.mutable_timings()->set_input_wait_seconds(secondsSince(start));
+  if (message_.inputs_size() > 0) environment_.events->post(std::move(consumed));
+  return TensorTree(std::move(merged));
+}
+
+// ---- the method ---------------------------------------------------------------------------------------------
+
+StatusOr<TensorTree> StageRun::compute(const MethodSpec& method, TensorTree inputs) {
+  for (const std::string& key : method.inputs) {
+    if (inputs.find(key) == nullptr) {
+      return absl::InvalidArgumentError("method \"" + method.name + "\" needs input \"" + key + "\", the edges bring " +
+                                        keysOf(inputs));
+    }
+  }
+  // Also what stops a command that was cancelled before a method without steps.
+  LATENTD_RETURN_IF_ERROR(context_->beginStep(0, 1));
+  const Clock::TimePoint start = std::chrono::steady_clock::now();
+  context_->noteProgress();
+  auto outputs = stage_.run(method.name, fromProto(message_.parameters()), inputs, *context_);
+  environment_.stall->rest();
+  done_.mutable_timings()->set_compute_seconds(secondsSince(start));
+  // A deferred failure of the frames ends the run at the latest here.
+  if (outputs.ok() && ring_ != nullptr) LATENTD_RETURN_IF_ERROR(ring_->failure());
+  return outputs;
+}
+
+Status StageRun::checkOutputs(const MethodSpec& method, const TensorTree& outputs) const {
+  if (outputs.getIf<TensorTree::Dict>() == nullptr) {
+    return absl::InternalError("method \"" + method.name + "\" returned no dictionary");
+  }
+  for (const std::string& key : method.outputs) {
+    if (outputs.find(key) == nullptr) {
+      return absl::InternalError("method \"" + method.name + "\" promised output \"" + key + "\" and returned " +
+                                 keysOf(outputs));
+    }
+  }
+  if (message_.outputs_size() == 0 && hasTensors(outputs)) {
+    return absl::FailedPreconditionError("method \"" + method.name + "\" returned tensors (" + keysOf(outputs) +
+                                         ") and no edge takes them: add an edge, or drop the group");
+  }
+  return absl::OkStatus();
+}
+
+// ---- outputs ------------------------------------------------------------------------------------------------
+
+Status StageRun::publishOne(const ArtifactRef& ref, const channel::ArtifactTree& artifact) {
+  LATENTD_ASSIGN_OR_RETURN(const auto producer, environment_.channels->producer(ref.channel_id()));
+  channel::WaitOptions wait;
+  wait.cancel = command_.cancel.get_token();
+  const Status status = producer->publish(SequenceNumber(ref.sequence()), artifact, wait);
+  if (status.code() != absl::StatusCode::kCancelled || wait.cancel.stop_requested()) return status;
+  return explainCancelled(status, environment_.channels->producer(ref.channel_id()).ok(), "output");
+}
+
+Status StageRun::publish(const TensorTree& outputs) {
+  if (message_.outputs_size() == 0) {
+    LATENTD_ASSIGN_OR_RETURN(*done_.mutable_small_result(), smallResult(outputs));
+    return absl::OkStatus();
+  }
+  const Clock::TimePoint start = std::chrono::steady_clock::now();
+  LATENTD_ASSIGN_OR_RETURN(const channel::ArtifactTree artifact, toArtifact(outputs));
+  for (; outputs_ended_ < message_.outputs_size(); ++outputs_ended_) {
+    const ArtifactRef& ref = message_.outputs(outputs_ended_);
+    LATENTD_RETURN_IF_ERROR(publishOne(ref, artifact));
+    *done_.add_outputs() = describe(ref, outputs);
+  }
+  done_.mutable_timings()->set_publish_seconds(secondsSince(start));
+  return absl::OkStatus();
+}
+
+// ---- reports ------------------------------------------------------------------------------------------------
+
+void StageRun::reportDone() {
+  for (const double seconds : context_->stepSeconds())
+    done_.mutable_timings()->add_step_seconds(seconds);
+  WorkerEvent event;
+  *event.mutable_done() = std::move(done_);
+  environment_.events->post(std::move(event));
+}
+
+void StageRun::reportFailed(const Status& status, bool recycle) {
+  WorkerEvent event = failedEvent(message_, status);
+  event.mutable_failed()->set_step(context_ == nullptr ? 0 : context_->currentStep());
+  event.mutable_failed()->set_recycle(recycle);
+  environment_.events->post(std::move(event));
+}
+
+}  // namespace latentd::worker

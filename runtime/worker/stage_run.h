@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "channel/buffer_cache.h"
+#include "proto/worker.pb.h"
+#include "runtime/base/step_gate.h"
+#include "runtime/worker/channel_table.h"
+#include "runtime/worker/descriptor_inbox.h"
+#include "runtime/worker/event_sink.h"
+#include "runtime/worker/exception_boundary.h"
+#include "runtime/worker/ring_frame_sink.h"
+#include "runtime/worker/run_context.h"
+#include "runtime/worker/stall_clock.h"
+#include "stages/stage.h"
+
+namespace latentd::worker {
+
+// What commands of one worker share. Owner: the executor. Thread: as each part says.
+struct RunEnvironment {
+  ChannelTable* channels = nullptr;
+  EventSink* events = nullptr;
+  DescriptorInbox* descriptors = nullptr;
+  StepGate* gate = nullptr;
+  StallClock* stall = nullptr;
+  bool alone = true;  // the group has one rank
+};
+
+// A RunStage command with what the worker adds to it.
+struct StageCommand {
+  internal::v1::RunStage message;
+  uint64_t run = 0;  // its number, see StepGate
+  std::stop_source cancel;
+};
+
+// Ends a command that will not run: inputs discarded, outputs aborted, StageFailed(status).
+void endUnrun(const StageCommand& command, const Status& status, const RunEnvironment& environment);
+
+// One command, from its inputs to its StageDone or StageFailed. Whatever happens, by then every input was received or
+// discarded and every output published or aborted.
+// Owner: the executor, for one execute(). Thread: the executor's. Failure: execute() returns it, and its caller reports
+// it once it knows whether the process may run another command.
+class StageRun {
+ public:
+  StageRun(const StageCommand& command, stages::Stage& stage, channel::Allocator& allocator,
+           const RunEnvironment& environment);
+  // StageDone is sent when it succeeds. After a failure reportFailed() must follow; no memory of the run is held then.
+  GuardedResult execute();
+  void reportFailed(const Status& status, bool recycle);
+
+ private:
+  Status run(const stages::MethodSpec& method);
+  StatusOr<stages::MethodSpec> findMethod() const;
+  Status attachFrames(const stages::MethodSpec& method);
+  StatusOr<channel::ArtifactTree> receive(const internal::v1::ArtifactRef& ref);
+  Status explainCancelled(const Status& status, bool still_open, const std::string& what) const;
+  StatusOr<stages::TensorTree> resolveInputs();
+  StatusOr<stages::TensorTree> compute(const stages::MethodSpec& method, stages::TensorTree inputs);
+  Status checkOutputs(const stages::MethodSpec& method, const stages::TensorTree& outputs) const;
+  Status publish(const stages::TensorTree& outputs);
+  Status publishOne(const internal::v1::ArtifactRef& ref, const channel::ArtifactTree& artifact);
+  void reportDone();
+
+  const StageCommand& command_;
+  const internal::v1::RunStage& message_;
+  stages::Stage& stage_;
+  channel::Allocator& allocator_;
+  const RunEnvironment& environment_;
+  std::unique_ptr<RingFrameSink> ring_;
+  DroppedFrames dropped_;
+  std::unique_ptr<StepContext> context_;
+  int inputs_ended_ = 0;   // of message_.inputs(), in order
+  int outputs_ended_ = 0;  // of message_.outputs(), in order
+  internal::v1::StageDone done_;
+};
+
+}  // namespace latentd::worker

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+
+#include "proto/worker.pb.h"
+#include "runtime/worker/event_sink.h"
+#include "stages/stage_registry.h"
+
+namespace latentd::worker {
+
+// Makes the stage that the supervisor asked for, loads its model and warms it up, reporting each phase's progress and
+// then Ready. Called on the executor's thread, whose thread count of torch it sets.
+StatusOr<std::unique_ptr<stages::Stage>> startStage(const stages::StageRegistry& registry,
+                                                    const internal::v1::Load& load, EventSink& events);
+
+}  // namespace latentd::worker

@@ -1,0 +1,91 @@
+#include "runtime/worker/tensor_convert.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+
+#include <charconv>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "stages/scalar_type.h"
+
+namespace latentd::worker {
+namespace {
+
+using channel::Device;
+using channel::DeviceType;
+using channel::TensorView;
+
+at::Device torchDevice(const Device& device) {
+  if (device.type == DeviceType::kCpu) return at::Device(at::kCPU);
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.index));
+}
+
+}  // namespace
+
+StatusOr<TensorView> toView(const at::Tensor& tensor) {
+  if (!tensor.defined()) return absl::InvalidArgumentError("an output tensor is undefined");
+  const DType dtype = stages::toDType(tensor.scalar_type());
+  if (dtype == DType::kInvalid) {
+    return absl::InvalidArgumentError(std::string("no edge carries tensors of ") + c10::toString(tensor.scalar_type()));
+  }
+  if (tensor.layout() != at::kStrided || !(tensor.is_cpu() || tensor.is_cuda())) {
+    return absl::InvalidArgumentError("edges carry dense tensors on a CPU or CUDA device, not " + tensor.toString() +
+                                      " on " + tensor.device().str());
+  }
+  TensorView view;
+  view.dtype = dtype;
+  view.shape = tensor.sizes().vec();
+  view.strides = tensor.strides().vec();
+  view.data = tensor.data_ptr();
+  if (tensor.is_cuda()) view.device = {DeviceType::kCuda, static_cast<uint32_t>(tensor.get_device())};
+  view.owner = std::make_shared<at::Tensor>(tensor);
+  return view;
+}
+
+StatusOr<at::Tensor> toTensor(const TensorView& view) {
+  const at::ScalarType type = stages::toScalarType(view.dtype);
+  if (type == at::ScalarType::Undefined) return absl::InvalidArgumentError("a received tensor has no element type");
+  const auto options = at::TensorOptions().dtype(type).device(torchDevice(view.device));
+  // from_blob takes no null pointer, which an empty tensor may have.
+  if (view.data == nullptr) return at::empty_strided(view.shape, view.strides, options);
+  return at::from_blob(
+      view.data, view.shape, view.strides, [owner = view.owner](void*) mutable { owner.reset(); }, options);
+}
+
+StatusOr<channel::ArtifactTree> toArtifact(const stages::TensorTree& tree) {
+  Status status;
+  channel::ArtifactTree artifact = tree.mapLeaves<TensorView>([&](const at::Tensor& tensor) {
+    StatusOr<TensorView> view = toView(tensor);
+    if (!view.ok() && status.ok()) status = view.status();
+    return view.ok() ? std::move(view).value() : TensorView();
+  });
+  if (!status.ok()) return status;
+  return artifact;
+}
+
+StatusOr<stages::TensorTree> fromArtifact(const channel::ArtifactTree& artifact) {
+  Status status;
+  stages::TensorTree tree = artifact.mapLeaves<at::Tensor>([&](const TensorView& view) {
+    StatusOr<at::Tensor> tensor = toTensor(view);
+    if (!tensor.ok() && status.ok()) status = tensor.status();
+    return tensor.ok() ? std::move(tensor).value() : at::Tensor();
+  });
+  if (!status.ok()) return status;
+  return tree;
+}
+
+StatusOr<Device> parseDevice(const std::string& name) {
+  constexpr std::string_view kCuda = "cuda:";
+  if (name == "cpu") return Device{};
+  if (name.starts_with(kCuda)) {
+    uint32_t index = 0;
+    const char* end = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(name.data() + kCuda.size(), end, index);
+    if (error == std::errc() && stop == end) return Device{DeviceType::kCuda, index};
+  }
+  return absl::InvalidArgumentError("device \"" + name + "\" is neither \"cpu\" nor \"cuda:N\"");
+}
+
+}  // namespace latentd::worker

@@ -1,0 +1,84 @@
+// latent-worker: one rank of one group. Started by latentd; of no use alone.
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/base/log.h"
+#include "runtime/base/version.h"
+#include "runtime/worker/worker.h"
+#include "stages/builtin.h"
+
+namespace latentd {
+namespace {
+
+struct Arguments {
+  worker::WorkerOptions options;
+  LogOptions log;
+  bool list_stages = false;
+};
+
+// The exit code if the program ends here: --help, --version, or a bad command line.
+std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
+  CLI::App app{"One rank of a latentd group. latentd starts it; it is of no use alone.", "latent-worker"};
+  int lifeline_fd = -1;
+  app.set_version_flag("--version", std::string(kVersion));
+  app.add_flag("--list-stages", arguments.list_stages, "Print the names of the stages it can run, and exit");
+  app.add_option("--control", arguments.options.control_target, "The supervisor's socket: unix:PATH");
+  app.add_option("--group", arguments.options.group, "Name of the group");
+  app.add_option("--rank", arguments.options.rank.value, "Position in the group, from 0");
+  app.add_option("--epoch", arguments.options.epoch.value, "Incarnation of the group, from 1");
+  app.add_option("--lifeline-fd", lifeline_fd, "Inherited socket; its end means that latentd is gone");
+  app.add_option("--log-level", arguments.log.level, "trace, debug, info, warn or error");
+  app.add_flag("--log-json", arguments.log.json, "One JSON object a line");
+  try {
+    app.parse(argc, argv);
+    if (!arguments.list_stages) {
+      for (const char* name : {"--control", "--group", "--rank", "--epoch", "--lifeline-fd"}) {
+        if (app.count(name) == 0) throw CLI::RequiredError(name);
+      }
+    }
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : static_cast<int>(worker::WorkerExit::kUsage);
+  }
+  arguments.options.lifeline.reset(lifeline_fd);
+  arguments.log.process = arguments.options.group + "/" + std::to_string(arguments.options.rank.value);
+  return std::nullopt;
+}
+
+// Before any thread starts, so that all of them inherit it: the worker reads these from a descriptor.
+void blockSignals() {
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  sigaddset(&blocked, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  if (const std::optional<int> code = parse(argc, argv, arguments)) return *code;
+  stages::StageRegistry registry;
+  stages::registerBuiltinStages(registry);
+  if (arguments.list_stages) {
+    for (const std::string& name : registry.names())
+      std::printf("%s\n", name.c_str());
+    return 0;
+  }
+  blockSignals();
+  if (const Status status = initLogging(arguments.log); !status.ok()) {
+    std::fprintf(stderr, "latent-worker: %s\n", messageOf(status).c_str());
+    return static_cast<int>(worker::WorkerExit::kUsage);
+  }
+  worker::Worker worker(std::move(arguments.options), registry);
+  return static_cast<int>(worker.run());
+}
+
+}  // namespace
+}  // namespace latentd
+
+int main(int argc, char** argv) { return latentd::run(argc, argv); }
