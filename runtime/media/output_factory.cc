@@ -1,0 +1,222 @@
+#include "runtime/media/output_factory.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/log.h"
+#include "runtime/base/shm_region.h"
+#include "runtime/media/frame_rate.h"
+#include "runtime/media/raw_writer.h"
+
+namespace latentd::media {
+namespace {
+
+// The ring evens out a decoder that emits chunks of frames: one chunk of 16 fits where frames are small, and two
+// frames, the fewest that let both sides work at once, where they are huge.
+constexpr uint64_t kRingBytesAimed = uint64_t{64} << 20;
+constexpr uint64_t kRingFramesMin = 2;
+constexpr uint64_t kRingFramesMax = 16;
+
+// For what runs when the factory is destroyed: everything was told to stop, so only a disk that hangs takes longer.
+constexpr std::chrono::seconds kStopDeadline{30};
+
+struct FormatTraits {
+  v1::OutputFormat format;
+  const char* extension;
+  std::optional<RawFormat> raw;  // absent: latent-encoder does it, under the extension as name
+};
+
+constexpr std::array<FormatTraits, 6> kFormats{{{v1::OUTPUT_FORMAT_MP4, "mp4", {}},
+                                                {v1::OUTPUT_FORMAT_GIF, "gif", {}},
+                                                {v1::OUTPUT_FORMAT_PNG, "png", {}},
+                                                {v1::OUTPUT_FORMAT_Y4M, "y4m", RawFormat::kY4m},
+                                                {v1::OUTPUT_FORMAT_NPY, "npy", RawFormat::kNpy},
+                                                {v1::OUTPUT_FORMAT_RGB24, "rgb", RawFormat::kRgb24}}};
+
+StatusOr<FormatTraits> traitsOf(v1::OutputFormat format) {
+  if (format == v1::OUTPUT_FORMAT_UNSPECIFIED) format = v1::OUTPUT_FORMAT_MP4;
+  const auto traits =
+      std::find_if(kFormats.begin(), kFormats.end(), [&](const FormatTraits& known) { return known.format == format; });
+  if (traits != kFormats.end()) return *traits;
+  return absl::InvalidArgumentError("format: " + std::to_string(format) + " is none of MP4, GIF, PNG, Y4M, NPY, RGB24");
+}
+
+StatusOr<VideoSpec> specOf(const v1::JobParameters& parameters, const FormatTraits& traits) {
+  VideoSpec spec;
+  spec.width = parameters.width();
+  spec.height = parameters.height();
+  spec.frames = parameters.frames();
+  if (parameters.float_pixels()) spec.format = PixelFormat::kRgbF32;
+  if (spec.format != PixelFormat::kRgb8 && traits.raw != RawFormat::kNpy) {
+    return absl::InvalidArgumentError("float_pixels: only NPY holds floats; ask for NPY, or for 8-bit pixels");
+  }
+  if (spec.frames == 0) return absl::InvalidArgumentError("frames: 0 is no video; give 1 or more");
+  LATENTD_ASSIGN_OR_RETURN(spec.rate, toFrameRate(parameters.fps()));
+  return spec;
+}
+
+StatusOr<std::shared_ptr<FrameRing>> makeRing(const VideoSpec& spec) {
+  FrameGeometry geometry{spec.width, spec.height, spec.format, 1};
+  const uint64_t bytes = std::max<uint64_t>(1, frameBytes(geometry));
+  const uint64_t fitting = std::clamp(kRingBytesAimed / bytes, kRingFramesMin, kRingFramesMax);
+  geometry.capacity = static_cast<uint32_t>(std::min<uint64_t>(fitting, spec.frames));
+  LATENTD_ASSIGN_OR_RETURN(FrameRing ring, FrameRing::create(geometry));
+  return std::make_shared<FrameRing>(std::move(ring));
+}
+
+}  // namespace
+
+// What the supervisor holds. It finds its task by the ring's id: the task may be gone.
+class SpoolOutputFactory::Handle final : public Output {
+ public:
+  Handle(SpoolOutputFactory& factory, std::shared_ptr<FrameRing> ring, uint64_t id)
+      : factory_(factory), ring_(std::move(ring)), id_(id) {}
+
+  ~Handle() override {
+    const Status reason = absl::CancelledError("the output was given up");
+    EventLoop& loop = factory_.loop_thread_.loop();
+    loop.runAndWait([&] { factory_.withTask(id_, [&](OutputTask& task) { task.fail(reason); }); });
+  }
+
+  int ringFd() const override { return ring_->fd(); }
+  uint64_t ringId() const override { return id_; }
+
+  void finish() override {
+    post([](OutputTask& task) { task.finish(); });
+  }
+
+  void abort(const Status& reason) override {
+    ring_->abort(reason);  // at once: the worker may be blocked on the ring
+    post([reason](OutputTask& task) { task.fail(reason); });
+  }
+
+ private:
+  void post(std::function<void(OutputTask&)> action) {
+    const bool runs = factory_.loop_thread_.loop().post(
+        [&factory = factory_, id = id_, action = std::move(action)] { factory.withTask(id, action); });
+    LATENTD_CHECK(runs, "an output dies before its factory");
+  }
+
+  SpoolOutputFactory& factory_;
+  const std::shared_ptr<FrameRing> ring_;  // with the task
+  const uint64_t id_;
+};
+
+SpoolOutputFactory::SpoolOutputFactory(Options options, std::unique_ptr<Spool> spool, ChildSpawner& spawner,
+                                       const Clock& clock)
+    : options_(std::move(options)), spool_(std::move(spool)), spawner_(spawner), loop_thread_(clock, "media") {}
+
+StatusOr<std::unique_ptr<SpoolOutputFactory>> SpoolOutputFactory::create(Options options, ChildSpawner& spawner,
+                                                                         const Clock& clock) {
+  LATENTD_ASSIGN_OR_RETURN(std::unique_ptr<Spool> spool, Spool::open(options.spool, clock));
+  std::unique_ptr<SpoolOutputFactory> factory(
+      new SpoolOutputFactory(std::move(options), std::move(spool), spawner, clock));
+  factory->probeEncoder();
+  return factory;
+}
+
+SpoolOutputFactory::~SpoolOutputFactory() {
+  const Status reason = absl::UnavailableError("the daemon ends");
+  EventLoop& loop = loop_thread_.loop();
+  gate_.close();
+  loop.runAndWait([&] {
+    for (auto& [id, running] : running_)
+      running.task->fail(reason);
+  });
+  LATENTD_CHECK(gate_.waitEmpty(std::chrono::steady_clock::now() + kStopDeadline),
+                "an output's file system hangs; its thread cannot end");
+  loop.runAndWait([&] {
+    probe_.reset();
+    if (expiry_) loop.cancelTimer(*expiry_);
+  });
+}
+
+void SpoolOutputFactory::probeEncoder() {
+  StatusOr<std::unique_ptr<EncoderProcess>> probe = EncoderProcess::start(spawner_, options_.encoder, {"--check"}, {});
+  const auto tell = [this](const Status& status) {
+    if (!status.ok()) getLogger("media")->warn("mp4, gif and png are not served: {}", messageOf(status));
+    const MutexLock lock(mutex_);
+    encoder_status_ = status;
+  };
+  if (!probe.ok()) return tell(probe.status());
+  loop_thread_.loop().runAndWait([&] {
+    probe_ = *std::move(probe);
+    const Status watched = probe_->watch(loop_thread_.loop(), [this, tell](const Status& status) {
+      tell(absl::IsInternal(status) ? absl::UnavailableError(messageOf(status)) : status);
+      loop_thread_.loop().post([this] { probe_.reset(); });
+    });
+    if (!watched.ok()) tell(watched);
+  });
+}
+
+StatusOr<std::unique_ptr<EncoderProcess>> SpoolOutputFactory::startEncoder(const char* format, const VideoSpec& spec,
+                                                                           const FrameRing& ring,
+                                                                           const SpoolFile& file) {
+  {
+    const MutexLock lock(mutex_);
+    LATENTD_RETURN_IF_ERROR(encoder_status_);
+  }
+  return EncoderProcess::start(
+      spawner_, options_.encoder,
+      {"--ring-fd", "3", "--output-fd", "4", "--format", format, "--fps", toString(spec.rate), "--frames",
+       std::to_string(spec.frames), "--bytes-max", std::to_string(spool_->bytesMax())},
+      {ring.fd(), file.fd()});
+}
+
+StatusOr<std::unique_ptr<Output>> SpoolOutputFactory::open(const JobId& job, const v1::JobParameters& parameters,
+                                                           Done done) {
+  LATENTD_ASSIGN_OR_RETURN(const FormatTraits traits, traitsOf(parameters.format()));
+  LATENTD_ASSIGN_OR_RETURN(const VideoSpec spec, specOf(parameters, traits));
+  LATENTD_ASSIGN_OR_RETURN(std::shared_ptr<FrameRing> ring, makeRing(spec));
+  const uint64_t bytes = traits.raw ? rawFileBytes(*traits.raw, spec) : 0;
+  LATENTD_ASSIGN_OR_RETURN(SpoolFile file, spool_->create(job, traits.extension, bytes));
+  std::unique_ptr<FrameWriter> writer;
+  std::unique_ptr<EncoderProcess> encoder;
+  if (traits.raw) {
+    LATENTD_ASSIGN_OR_RETURN(UniqueFd copy, duplicateFd(file.fd()));
+    LATENTD_ASSIGN_OR_RETURN(writer, makeRawWriter(*traits.raw, spec, std::move(copy), file.path()));
+  } else {
+    LATENTD_ASSIGN_OR_RETURN(encoder, startEncoder(traits.extension, spec, *ring, file));
+  }
+  const uint64_t id = next_ring_id_.fetch_add(1);
+  OutputTask::Deps deps{loop_thread_.loop(), *spool_, options_.encode_deadline, [this] { armExpiry(); },
+                        [this, id] { loop_thread_.loop().post([this, id] { running_.erase(id); }); }};
+  auto task = std::make_unique<OutputTask>(std::move(deps), ring, std::move(file), std::move(done));
+  LATENTD_RETURN_IF_ERROR(start(id, std::move(task), std::move(writer), std::move(encoder)));
+  return std::make_unique<Handle>(*this, std::move(ring), id);
+}
+
+Status SpoolOutputFactory::start(uint64_t id, std::unique_ptr<OutputTask> task, std::unique_ptr<FrameWriter> writer,
+                                 std::unique_ptr<EncoderProcess> encoder) {
+  std::optional<Gate::Pass> pass = gate_.enter();
+  if (!pass) return absl::UnavailableError("the daemon ends");
+  Status started;
+  loop_thread_.loop().runAndWait([&] {
+    started = writer ? task->runRaw(std::move(writer)) : task->runEncoder(std::move(encoder));
+    if (started.ok()) running_.emplace(id, Running{std::move(task), *std::move(pass)});
+    task.reset();  // what did not start has watches of this loop
+  });
+  return started;
+}
+
+void SpoolOutputFactory::remove(const JobId& job) { spool_->remove(job); }
+
+void SpoolOutputFactory::withTask(uint64_t id, const std::function<void(OutputTask&)>& action) {
+  if (const auto running = running_.find(id); running != running_.end()) action(*running->second.task);
+}
+
+// A result goes on time even when nothing else happens.
+void SpoolOutputFactory::armExpiry() {
+  EventLoop& loop = loop_thread_.loop();
+  if (expiry_) loop.cancelTimer(*std::exchange(expiry_, std::nullopt));
+  if (const std::optional<Clock::TimePoint> next = spool_->expire()) {
+    expiry_ = loop.addTimer(*next, [this] {
+      expiry_.reset();
+      armExpiry();
+    });
+  }
+}
+
+}  // namespace latentd::media

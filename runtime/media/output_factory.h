@@ -1,0 +1,74 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/base/child_spawner.h"
+#include "runtime/base/event_loop.h"
+#include "runtime/base/gate.h"
+#include "runtime/base/mutex.h"
+#include "runtime/media/output.h"
+#include "runtime/media/output_task.h"
+#include "runtime/media/spool.h"
+
+namespace latentd::media {
+
+// Outputs into a spool: raw formats by a thread each, containers by a latent-encoder each. `done` is called on the
+// media thread, OK only after finish(), a failure at once; it must only hand the result over.
+// Owner: the main; outlives every Output. Thread: any. Failure: an encoder that cannot run here makes open()
+// UNAVAILABLE for containers from the moment at which that is known (it is tried once at the start).
+class SpoolOutputFactory final : public OutputFactory {
+ public:
+  struct Options {
+    SpoolOptions spool;
+    std::string encoder;                          // path of latent-encoder
+    std::chrono::milliseconds encode_deadline{};  // from finish() to the complete file
+  };
+
+  // The spawner outlives the factory.
+  static StatusOr<std::unique_ptr<SpoolOutputFactory>> create(Options options, ChildSpawner& spawner,
+                                                              const Clock& clock);
+  ~SpoolOutputFactory() override;
+
+  StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters& parameters, Done done) override;
+  void remove(const JobId& job) override;
+
+  // Outputs whose thread or process still lives.
+  uint64_t running() const { return gate_.inFlight(); }
+
+ private:
+  class Handle;
+  struct Running {
+    std::unique_ptr<OutputTask> task;
+    Gate::Pass pass;
+  };
+
+  SpoolOutputFactory(Options options, std::unique_ptr<Spool> spool, ChildSpawner& spawner, const Clock& clock);
+  void probeEncoder();
+  StatusOr<std::unique_ptr<EncoderProcess>> startEncoder(const char* format, const VideoSpec& spec,
+                                                         const FrameRing& ring, const SpoolFile& file);
+  Status start(uint64_t id, std::unique_ptr<OutputTask> task, std::unique_ptr<FrameWriter> writer,
+               std::unique_ptr<EncoderProcess> encoder);
+  void withTask(uint64_t id, const std::function<void(OutputTask&)>& action);
+  void armExpiry();
+
+  const Options options_;
+  const std::unique_ptr<Spool> spool_;
+  ChildSpawner& spawner_;
+  std::atomic<uint64_t> next_ring_id_{1};  // 0 means no ring on the wire
+  Mutex mutex_;
+  Status encoder_status_ GUARDED_BY(mutex_);
+  Gate gate_;
+  // Home thread of the loop only.
+  std::unique_ptr<EncoderProcess> probe_;
+  std::map<uint64_t, Running> running_;
+  std::optional<EventLoop::TimerId> expiry_;
+  LoopThread loop_thread_;  // last: it uses all of the above
+};
+
+}  // namespace latentd::media

@@ -1,0 +1,99 @@
+#include "runtime/media/output_task.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/shm_region.h"
+
+namespace latentd::media {
+namespace {
+
+// By value: both are gone, and the file has no other writer, when the end is told.
+Status emptyRing(FrameRingReader reader, std::unique_ptr<FrameWriter> writer) {
+  return pumpFrames(reader, *writer).status();
+}
+
+}  // namespace
+
+OutputTask::OutputTask(Deps deps, std::shared_ptr<FrameRing> ring, SpoolFile file, OutputFactory::Done done)
+    : deps_(std::move(deps)), ring_(std::move(ring)), file_(std::move(file)), done_(std::move(done)) {}
+
+OutputTask::~OutputTask() {
+  if (thread_.joinable()) thread_.join();
+}
+
+Status OutputTask::runRaw(std::unique_ptr<FrameWriter> writer) {
+  LATENTD_ASSIGN_OR_RETURN(UniqueFd ring_fd, duplicateFd(ring_->fd()));
+  LATENTD_ASSIGN_OR_RETURN(FrameRingReader reader, FrameRingReader::attach(std::move(ring_fd)));
+  thread_ = std::thread([this, reader = std::move(reader), writer = std::move(writer)]() mutable {
+    const Status status = emptyRing(std::move(reader), std::move(writer));
+    // The loop outlives the task, and the task this thread.
+    LATENTD_CHECK(deps_.loop.post([this, status] { onBackendEnded(status); }), "the media loop runs");
+  });
+  pthread_setname_np(thread_.native_handle(), "raw-output");
+  return {};
+}
+
+Status OutputTask::runEncoder(std::unique_ptr<EncoderProcess> encoder) {
+  encoder_ = std::move(encoder);
+  return encoder_->watch(deps_.loop, [this](const Status& status) { onBackendEnded(status); });
+}
+
+void OutputTask::finish() {
+  if (state_.is(OutputState::kComplete)) return settle(commit());
+  if (!state_.is(OutputState::kOpen)) return;
+  state_.move(OutputState::kFinishing);
+  deadline_ = deps_.loop.addTimer(deps_.loop.clock().now() + deps_.encode_deadline, [this] { onDeadline(); });
+}
+
+void OutputTask::onDeadline() {
+  deadline_.reset();
+  fail(absl::DeadlineExceededError("the output was not complete " + std::to_string(deps_.encode_deadline.count()) +
+                                   " ms after the last frame (deadlines.encode); " +
+                                   std::to_string(ring_->framesCommitted()) + " frames were handed over"));
+}
+
+void OutputTask::fail(const Status& reason) {
+  ring_->abort(reason);
+  if (encoder_) encoder_->kill();
+  settle(reason);
+}
+
+void OutputTask::onBackendEnded(const Status& status) {
+  if (status.ok() && state_.is(OutputState::kOpen)) {
+    state_.move(OutputState::kComplete);
+  } else if (status.ok()) {
+    if (state_.is(OutputState::kFinishing)) settle(commit());
+  } else {
+    // What a backend says in the ring is more exact than its exit code; a signal says nothing there.
+    const Status told = ring_->aborted();
+    const bool is_signal = absl::IsUnavailable(status);
+    ring_->abort(status);
+    settle(told.ok() || is_signal ? status : told);
+  }
+  encoder_.reset();
+  deps_.on_backend_ended();
+}
+
+StatusOr<OutputResult> OutputTask::commit() {
+  OutputResult result;
+  result.path = file_->path();
+  result.frames = ring_->framesCommitted();
+  SpoolFile file = *std::move(file_);
+  file_.reset();
+  LATENTD_ASSIGN_OR_RETURN(result.bytes, deps_.spool.commit(std::move(file)));
+  deps_.on_committed();
+  return result;
+}
+
+void OutputTask::settle(StatusOr<OutputResult> result) {
+  if (state_.is(OutputState::kEnded)) return;
+  state_.move(OutputState::kEnded);
+  if (deadline_) deps_.loop.cancelTimer(*deadline_);
+  file_.reset();
+  std::exchange(done_, nullptr)(std::move(result));
+}
+
+}  // namespace latentd::media

@@ -1,0 +1,97 @@
+// latent-encoder: empties one frame ring into one mp4, gif or png and exits. latentd starts it with the ring and the
+// output file as inherited descriptors; in a process of its own, a codec's crash or a missing library ends one output.
+// Exit codes: 0 the file is complete, 1 it is not (the reason is printed, and in the ring), 2 wrong arguments.
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "runtime/media/av_writer.h"
+#include "runtime/media/frame_ring.h"
+#include "runtime/media/frame_writer.h"
+
+extern "C" {
+#include <libavutil/log.h>
+}
+
+namespace latentd::media {
+namespace {
+
+constexpr int kExitOk = 0;
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+
+struct Arguments {
+  bool check = false;
+  int ring_fd = -1;
+  int output_fd = -1;
+  std::string format;
+  std::string fps;
+  uint32_t frames = 0;
+  uint64_t bytes_max = 0;
+};
+
+// A file that grows past its bound fails like a full disk instead of ending the process.
+Status limitFileSize(uint64_t bytes_max) {
+  if (::signal(SIGXFSZ, SIG_IGN) == SIG_ERR) return errnoStatus(errno, "ignore SIGXFSZ");
+  const rlimit limit{.rlim_cur = bytes_max, .rlim_max = bytes_max};
+  return ::setrlimit(RLIMIT_FSIZE, &limit) == 0 ? absl::OkStatus() : errnoStatus(errno, "limit the output's size");
+}
+
+Status encodeInto(FrameRingReader& reader, const Arguments& arguments, UniqueFd output) {
+  VideoSpec spec;
+  spec.width = reader.geometry().width;
+  spec.height = reader.geometry().height;
+  spec.format = reader.geometry().format;
+  spec.frames = arguments.frames;
+  LATENTD_ASSIGN_OR_RETURN(spec.rate, parseFrameRate(arguments.fps));
+  LATENTD_RETURN_IF_ERROR(limitFileSize(arguments.bytes_max));
+  LATENTD_ASSIGN_OR_RETURN(const std::unique_ptr<FrameWriter> writer,
+                           makeAvWriter(arguments.format, spec, std::move(output)));
+  return pumpFrames(reader, *writer).status();
+}
+
+Status encode(const Arguments& arguments) {
+  UniqueFd output(arguments.output_fd);
+  LATENTD_ASSIGN_OR_RETURN(FrameRingReader reader, FrameRingReader::attach(UniqueFd(arguments.ring_fd)));
+  const Status status = encodeInto(reader, arguments, std::move(output));
+  // The supervisor reads the reason there, with its code.
+  if (!status.ok()) reader.abort(status);
+  return status;
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Encodes the frames of a ring; started by latentd.", "latent-encoder");
+  app.add_flag("--check", arguments.check, "only say whether this libav can write mp4, gif and png");
+  app.add_option("--ring-fd", arguments.ring_fd, "descriptor of the frame ring");
+  app.add_option("--output-fd", arguments.output_fd, "descriptor of the empty output file, read and write");
+  app.add_option("--format", arguments.format, "mp4, gif or png");
+  app.add_option("--fps", arguments.fps, "frames per second as a fraction, such as 30000/1001");
+  app.add_option("--frames", arguments.frames, "frames expected, 1 or more");
+  app.add_option("--bytes-max", arguments.bytes_max, "largest output file");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  const bool complete = arguments.ring_fd >= 0 && arguments.output_fd >= 0 && arguments.frames > 0;
+  if (!arguments.check && !complete) {
+    std::cerr << "latent-encoder: --ring-fd, --output-fd and --frames are needed; latentd gives them\n";
+    return kExitUsage;
+  }
+  av_log_set_level(AV_LOG_ERROR);
+  const Status status = arguments.check ? checkAvFormats() : encode(arguments);
+  if (status.ok()) return kExitOk;
+  std::cerr << "latent-encoder: " << status.ToString() << "\n";
+  return kExitFailed;
+}
+
+}  // namespace
+}  // namespace latentd::media
+
+int main(int argc, char** argv) { return latentd::media::run(argc, argv); }
