@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "proto/worker.pb.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/status.h"
+#include "runtime/config/topology.h"
+#include "runtime/media/output.h"
+#include "runtime/supervisor/command_sink.h"
+#include "runtime/supervisor/edge_ledger.h"
+#include "runtime/supervisor/job_run.h"
+#include "runtime/supervisor/worker_id.h"
+
+namespace latentd::supervisor {
+
+// What the dispatcher asks and tells. Called on the supervisor's loop; only onGroupUnusable may call the dispatcher
+// back.
+class DispatcherHost {
+ public:
+  virtual ~DispatcherHost() = default;
+  // The best job of the queue, which is running from now on; nothing when none waits.
+  virtual std::optional<JobSpec> takeNextJob() = 0;
+  virtual StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) = 0;
+
+  virtual void onStageStarted(const JobId& job, GroupIndex group) = 0;
+  virtual void onStageProgress(const JobId& job, GroupIndex group, uint32_t step, uint32_t steps) = 0;
+  virtual void onStageEnded(const JobId& job, GroupIndex group, const Status& status,
+                            const internal::v1::StageTimings& timings) = 0;
+  // Once a job. A failure is told at once, while its commands may still be winding down; CANCELLED only when no worker
+  // holds anything of the job.
+  virtual void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) = 0;
+  // The group does not obey: a command or a discard has not ended in time, or a worker asked to be replaced.
+  virtual void onGroupUnusable(GroupIndex group, const Status& cause) = 0;
+};
+
+// Moves jobs through the groups as a pipeline. A group's command for a job is sent as soon as all its inputs are
+// promised, every edge it feeds has a credit, and the group holds fewer commands than it may: the inputs need not
+// exist, the data plane brings them. Jobs keep the order of admission on every edge.
+//
+// A number is promised exactly when its producer's command is sent, and that command's answer means that it ended in
+// data or ABORTED. A promise whose consumer's command will never be sent is discarded here. So every credit comes back:
+// by consumption, by the consumer's answer, by the discard's answer, or with the channel's end.
+//
+// Owner: JobManager. Thread: the supervisor's loop. Pure logic: commands go to a CommandSink, time comes from a Clock,
+// the owner calls onTimer() at nextDeadline(), and pump() after what may have freed something.
+// States of a job: admitted -> (outcome set) -> released, when no command and no promise of it is left. A failed job's
+// outcome is public before its release, a cancelled one's after.
+// Failure: of a job, a rank or a group ends the jobs it touches, each once; the rest moves on.
+class Dispatcher {
+ public:
+  // topology, clock, sink and host outlive it.
+  Dispatcher(const config::Topology& topology, const Clock& clock, CommandSink& sink, DispatcherHost& host);
+  ~Dispatcher();
+
+  // ---- groups and edges come and go
+  void edgeOpened(EdgeIndex edge, ChannelId channel);
+  void groupReady(GroupIndex group);
+  // Its edges close with it. Jobs that it holds, or that have unconsumed artifacts on its edges, fail with `cause`.
+  void groupLost(GroupIndex group, const Status& cause);
+
+  // ---- what workers report; whatever is stale or unexpected changes nothing
+  void onStarted(WorkerId worker, const internal::v1::StageStarted& event);
+  void onInputsConsumed(WorkerId worker, const internal::v1::InputsConsumed& event);
+  void onProgress(WorkerId worker, const internal::v1::StepProgress& event);
+  void onDone(WorkerId worker, const internal::v1::StageDone& event);
+  void onFailed(WorkerId worker, const internal::v1::StageFailed& event);
+  void onDiscarded(WorkerId worker, const internal::v1::RefsDiscarded& event);
+  void onOutputDone(const JobId& job, StatusOr<media::OutputResult> result);
+
+  // ---- jobs
+  // Admits and sends whatever can go.
+  void pump();
+  // Ends the job with this status (CANCELLED: on demand). False if it is not here or has an outcome already.
+  bool end(const JobId& job, const Status& status);
+  // Whether the job holds anything in any worker.
+  bool holds(const JobId& job) const { return runs_.count(job) != 0; }
+  size_t running() const { return runs_.size(); }
+  // Whose artifact this is, for figures that come after its release.
+  std::optional<JobId> jobOf(EdgeIndex edge, ChannelId channel, SequenceNumber sequence) const;
+  // Whether the group runs a command.
+  bool isBusy(GroupIndex group) const { return !lanes_[group.value].in_flight.empty(); }
+  // "stage denoise, step 3 of 16": where the job is.
+  std::string describeProgress(const JobId& job) const;
+
+  // ---- time
+  Clock::TimePoint nextDeadline() const;
+  void onTimer();
+
+ private:
+  // A group as jobs see it.
+  struct Lane {
+    bool ready = false;
+    std::vector<EdgeIndex> inputs;
+    std::vector<EdgeIndex> outputs;
+    std::deque<JobRun*> waiting;    // in order of admission
+    std::deque<JobRun*> in_flight;  // in order of sending; the worker runs the first
+    Clock::TimePoint head_since;    // since when the first one is first
+  };
+  struct Discard {
+    JobId job;
+    EdgeIndex edge;
+    PromisedArtifact artifact;
+    Rank rank;
+    Clock::TimePoint deadline;
+  };
+
+  bool admitNext();
+  bool dispatchNext(GroupIndex group);
+  bool canSend(const Lane& lane) const;
+  bool inputsPromised(const JobRun& run, const Lane& lane) const;
+  bool allReady() const;
+  Status openOutput(JobRun& run, GroupIndex group);
+  void sendRunStage(JobRun& run, GroupIndex group);
+
+  JobRun* find(const std::string& job);
+  // The job's dispatched stage that this rank has not answered; null for anything stale.
+  StageRun* openStage(JobRun* run, WorkerId worker);
+  void answer(JobRun& run, WorkerId worker, const Status& status, const internal::v1::StageTimings& timings);
+  void stageEnded(JobRun& run, GroupIndex group);
+  void leaveLane(JobRun& run, GroupIndex group);
+  void endRun(JobRun& run, const Status& status);
+  void cancelCommands(JobRun& run);
+  void discardPromises(JobRun& run);
+  void maybeSucceed(JobRun& run);
+  void maybeRelease(JobRun& run);
+  bool holdsNothing(const JobRun& run) const;
+  bool artifactsLost(const JobRun& run, const std::vector<EdgeIndex>& edges) const;
+  std::optional<Clock::TimePoint> headDeadline(const Lane& lane, GroupIndex group) const;
+  void headOverdue(GroupIndex group);
+  std::string describeStage(const JobRun& run, GroupIndex group) const;
+
+  const config::Topology& topology_;
+  const Clock& clock_;
+  CommandSink& sink_;
+  DispatcherHost& host_;
+  std::vector<Lane> lanes_;          // by group index
+  std::vector<EdgeLedger> ledgers_;  // by edge index
+  std::unordered_map<JobId, std::unique_ptr<JobRun>> runs_;
+  std::map<uint64_t, Discard> discards_;  // by request id
+  uint64_t next_discard_ = 1;
+};
+
+}  // namespace latentd::supervisor

@@ -1,0 +1,211 @@
+// What workers, outputs and time tell the dispatcher.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/supervisor/dispatcher.h"
+
+namespace latentd::supervisor {
+
+namespace wire = internal::v1;
+
+// ---- workers --------------------------------------------------------------------------------------------------
+
+StageRun* Dispatcher::openStage(JobRun* run, WorkerId worker) {
+  if (run == nullptr) return nullptr;
+  StageRun& stage = run->stages[worker.group.value];
+  if (stage.state != StageRun::State::kDispatched) return nullptr;
+  if (worker.rank.value >= stage.answered.size() || stage.answered[worker.rank.value]) return nullptr;
+  return &stage;
+}
+
+void Dispatcher::onStarted(WorkerId worker, const wire::StageStarted& event) {
+  JobRun* run = find(event.job_id());
+  StageRun* stage = openStage(run, worker);
+  if (stage == nullptr) return;
+  stage->moved = clock_.now();
+  if (std::exchange(stage->started, true) || run->outcome) return;
+  host_.onStageStarted(run->spec.id, worker.group);
+}
+
+void Dispatcher::onInputsConsumed(WorkerId worker, const wire::InputsConsumed& event) {
+  JobRun* run = find(event.job_id());
+  StageRun* stage = openStage(run, worker);
+  if (stage == nullptr) return;
+  stage->moved = clock_.now();
+  for (const EdgeIndex edge : lanes_[worker.group.value].inputs) {
+    const std::optional<PromisedArtifact>& artifact = run->promises[edge.value];
+    const bool named = std::any_of(event.refs().begin(), event.refs().end(), [&](const wire::ArtifactRef& ref) {
+      return ref.channel_id() == artifact->channel.value && ref.sequence() == artifact->sequence.value;
+    });
+    if (named && ledgers_[edge.value].channel() == artifact->channel) {
+      ledgers_[edge.value].settle(artifact->sequence, worker.rank);
+    }
+  }
+}
+
+void Dispatcher::onProgress(WorkerId worker, const wire::StepProgress& event) {
+  JobRun* run = find(event.job_id());
+  StageRun* stage = openStage(run, worker);
+  if (stage == nullptr) return;
+  stage->moved = clock_.now();
+  // Ranks report the same steps; the first to say so is believed.
+  const bool news = event.step() > stage->step || event.steps() != stage->steps;
+  stage->step = std::max(stage->step, event.step());
+  stage->steps = event.steps();
+  if (news && !run->outcome) host_.onStageProgress(run->spec.id, worker.group, stage->step, stage->steps);
+}
+
+void Dispatcher::onDone(WorkerId worker, const wire::StageDone& event) {
+  JobRun* run = find(event.job_id());
+  if (openStage(run, worker) == nullptr) return;
+  answer(*run, worker, absl::OkStatus(), event.timings());
+}
+
+void Dispatcher::onFailed(WorkerId worker, const wire::StageFailed& event) {
+  JobRun* run = find(event.job_id());
+  StageRun* stage = openStage(run, worker);
+  if (stage == nullptr) return;
+  const config::GroupSpec& group = topology_.groups[worker.group.value];
+  const auto code = static_cast<absl::StatusCode>(event.status().code());
+  const Status status = makeStatus(code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : code,
+                                   fmt::format("stage {} ({}), rank {}, {} steps done: {}", group.name, group.stage,
+                                               worker.rank.value, event.step(), event.status().message()));
+  const bool recycle = event.recycle();
+  if (!run->outcome) {
+    stage->failure = status;
+    // A worker that says CANCELLED unasked has failed: nobody wanted the job cancelled.
+    endRun(*run, status.code() == absl::StatusCode::kCancelled
+                     ? makeStatus(absl::StatusCode::kInternal, messageOf(status))
+                     : status);
+  }
+  answer(*run, worker, status, {});
+  if (recycle) host_.onGroupUnusable(worker.group, status);
+}
+
+void Dispatcher::answer(JobRun& run, WorkerId worker, const Status& status, const wire::StageTimings& timings) {
+  StageRun& stage = run.stages[worker.group.value];
+  stage.answered[worker.rank.value] = true;
+  stage.moved = clock_.now();
+  if (!status.ok() && stage.failure.ok()) stage.failure = status;
+  if (timings.compute_seconds() >= stage.timings.compute_seconds()) stage.timings = timings;
+  // The answer means that this rank holds no input any more, however the command ended.
+  for (const EdgeIndex edge : lanes_[worker.group.value].inputs) {
+    const std::optional<PromisedArtifact>& artifact = run.promises[edge.value];
+    if (ledgers_[edge.value].channel() == artifact->channel) {
+      ledgers_[edge.value].settle(artifact->sequence, worker.rank);
+    }
+  }
+  if (--stage.ranks_left == 0) stageEnded(run, worker.group);
+  maybeRelease(run);
+}
+
+void Dispatcher::stageEnded(JobRun& run, GroupIndex group) {
+  StageRun& stage = run.stages[group.value];
+  stage.state = StageRun::State::kEnded;
+  leaveLane(run, group);
+  host_.onStageEnded(run.spec.id, group, stage.failure, stage.timings);
+  if (run.outcome) return;
+  // Its consumers have their data from now on: their stall timers begin.
+  for (const EdgeIndex edge : lanes_[group.value].outputs) {
+    run.stages[topology_.edges[edge.value].to].moved = clock_.now();
+  }
+  if (group.value == topology_.sink) run.output->finish();
+  maybeSucceed(run);
+}
+
+void Dispatcher::leaveLane(JobRun& run, GroupIndex group) {
+  Lane& lane = lanes_[group.value];
+  const bool was_first = !lane.in_flight.empty() && lane.in_flight.front() == &run;
+  std::erase(lane.in_flight, &run);
+  if (was_first) lane.head_since = clock_.now();
+}
+
+void Dispatcher::onDiscarded(WorkerId worker, const wire::RefsDiscarded& event) {
+  const auto found = discards_.find(event.request_id());
+  if (found == discards_.end()) return;
+  const Discard discard = found->second;
+  if (discard.rank != worker.rank || topology_.edges[discard.edge.value].to != worker.group.value) return;
+  discards_.erase(found);
+  // Edges that closed meanwhile took their discards along.
+  ledgers_[discard.edge.value].settle(discard.artifact.sequence, discard.rank);
+  if (JobRun* run = find(discard.job)) maybeRelease(*run);
+}
+
+void Dispatcher::onOutputDone(const JobId& job, StatusOr<media::OutputResult> result) {
+  JobRun* run = find(job);
+  if (run == nullptr || run->outcome) return;
+  if (result.ok() && result->frames != run->spec.parameters.frames()) {
+    result =
+        absl::DataLossError(fmt::format("the result holds {} frames instead of {}: the stage that emits them is "
+                                        "at fault",
+                                        result->frames, run->spec.parameters.frames()));
+  }
+  if (!result.ok()) {
+    endRun(*run, result.status());
+  } else {
+    run->result = *std::move(result);
+    maybeSucceed(*run);
+  }
+  maybeRelease(*run);
+}
+
+// ---- time -----------------------------------------------------------------------------------------------------
+
+// Only the first command of a lane runs, so only it can stall; and only once its producers have ended, for until then
+// the fault would be theirs. A command that was cancelled has the same time to end.
+std::optional<Clock::TimePoint> Dispatcher::headDeadline(const Lane& lane, GroupIndex group) const {
+  if (lane.in_flight.empty()) return std::nullopt;
+  const JobRun& run = *lane.in_flight.front();
+  const StageRun& stage = run.stages[group.value];
+  const bool inputs_exist = std::all_of(lane.inputs.begin(), lane.inputs.end(), [&](EdgeIndex edge) {
+    return run.stages[topology_.edges[edge.value].from].state == StageRun::State::kEnded;
+  });
+  if (!inputs_exist && !stage.cancel_sent) return std::nullopt;
+  return std::max(lane.head_since, stage.moved) + run.spec.stall_timeout;
+}
+
+Clock::TimePoint Dispatcher::nextDeadline() const {
+  Clock::TimePoint next = Clock::TimePoint::max();
+  for (uint32_t group = 0; group < lanes_.size(); ++group) {
+    if (const auto deadline = headDeadline(lanes_[group], GroupIndex(group))) next = std::min(next, *deadline);
+  }
+  for (const auto& [request, discard] : discards_)
+    next = std::min(next, discard.deadline);
+  return next;
+}
+
+void Dispatcher::onTimer() {
+  const Clock::TimePoint now = clock_.now();
+  for (uint32_t group = 0; group < lanes_.size(); ++group) {
+    const auto deadline = headDeadline(lanes_[group], GroupIndex(group));
+    if (deadline && *deadline <= now) headOverdue(GroupIndex(group));
+  }
+  std::vector<GroupIndex> deaf;
+  for (auto& [request, discard] : discards_) {
+    if (discard.deadline > now) continue;
+    deaf.push_back(GroupIndex(static_cast<uint32_t>(topology_.edges[discard.edge.value].to)));
+    discard.deadline = Clock::TimePoint::max();  // told once
+  }
+  for (const GroupIndex group : deaf) {
+    host_.onGroupUnusable(group, absl::UnavailableError("it does not release what it was told to discard"));
+  }
+}
+
+void Dispatcher::headOverdue(GroupIndex group) {
+  JobRun& run = *lanes_[group.value].in_flight.front();
+  StageRun& stage = run.stages[group.value];
+  const std::string seconds = fmt::format("{:g} s", std::chrono::duration<double>(run.spec.stall_timeout).count());
+  if (!run.outcome) {
+    endRun(run, absl::DeadlineExceededError(
+                    fmt::format("no progress for {} (stall_timeout; {})", seconds, describeStage(run, group))));
+    return;
+  }
+  stage.moved = clock_.now();
+  host_.onGroupUnusable(group, absl::UnavailableError(fmt::format("a cancelled command did not end within {} ({})",
+                                                                  seconds, describeStage(run, group))));
+}
+
+}  // namespace latentd::supervisor

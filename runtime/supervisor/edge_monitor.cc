@@ -1,0 +1,75 @@
+#include "runtime/supervisor/edge_monitor.h"
+
+namespace latentd::supervisor {
+
+EdgeMonitor::EdgeMonitor(const config::Topology& topology, metrics::EdgeMetrics& metrics)
+    : topology_(topology), metrics_(metrics), edges_(topology.edges.size()) {
+  for (const config::EdgeSpec& spec : topology.edges) {
+    metrics_.slots.with(spec.name).Set(spec.slots);
+    metrics_.slots_in_use.with(spec.name).Set(0);
+  }
+}
+
+void EdgeMonitor::onTransfer(EdgeIndex edge, const internal::v1::TransferDone& transfer) {
+  const std::string& name = topology_.edges[edge.value].name;
+  ++edges_[edge.value].handoffs;
+  edges_[edge.value].bytes += transfer.bytes();
+  metrics_.handoffs.with(name).Increment();
+  metrics_.bytes.with(name).Increment(static_cast<double>(transfer.bytes()));
+  metrics_.handoff.with(name).Observe(transfer.handoff_seconds());
+  metrics_.slot_wait.with(name).Observe(transfer.slot_wait_seconds());
+  if (!transfer.pooled()) metrics_.unpooled.with(name).Increment();
+}
+
+void EdgeMonitor::onStats(EdgeIndex edge, WorkerId worker, const internal::v1::EdgeStats& stats) {
+  const config::EdgeSpec& spec = topology_.edges[edge.value];
+  Edge& state = edges_[edge.value];
+  if (worker.group.value == spec.from) {
+    state.slots_in_use[worker] = stats.slots_in_use();
+    metrics_.slots_in_use.with(spec.name).Set(state.inUse());
+  }
+  Totals& before = state.totals[worker];
+  if (before.channel != stats.channel_id()) before = Totals{.channel = stats.channel_id()};
+  // A total that shrinks is a worker's bug; it must not make a counter go back.
+  if (stats.stale_dropped() > before.stale_dropped) {
+    metrics_.stale_dropped.with(spec.name).Increment(static_cast<double>(stats.stale_dropped() - before.stale_dropped));
+    before.stale_dropped = stats.stale_dropped();
+  }
+  for (const auto& [reason, total] : stats.discarded()) {
+    uint64_t& counted = before.discarded[reason];
+    if (total <= counted) continue;
+    metrics_.slots_discarded.with(spec.name, reason).Increment(static_cast<double>(total - counted));
+    counted = total;
+  }
+}
+
+void EdgeMonitor::onClosed(EdgeIndex edge) {
+  edges_[edge.value].slots_in_use.clear();
+  edges_[edge.value].totals.clear();
+  metrics_.slots_in_use.with(topology_.edges[edge.value].name).Set(0);
+}
+
+uint32_t EdgeMonitor::Edge::inUse() const {
+  uint32_t sum = 0;
+  for (const auto& [worker, slots] : slots_in_use)
+    sum += slots;
+  return sum;
+}
+
+v1::GetEdgesResponse EdgeMonitor::report() const {
+  v1::GetEdgesResponse response;
+  for (size_t index = 0; index < edges_.size(); ++index) {
+    const config::EdgeSpec& spec = topology_.edges[index];
+    v1::Edge& edge = *response.add_edges();
+    edge.set_name(spec.name);
+    edge.set_transport(std::string(config::toString(spec.transport)));
+    edge.set_transport_reason(spec.transport_reason);
+    edge.set_slots(spec.slots);
+    edge.set_slots_in_use(edges_[index].inUse());
+    edge.set_handoffs(edges_[index].handoffs);
+    edge.set_bytes(edges_[index].bytes);
+  }
+  return response;
+}
+
+}  // namespace latentd::supervisor

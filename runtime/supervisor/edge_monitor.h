@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/api.pb.h"
+#include "proto/worker.pb.h"
+#include "runtime/config/topology.h"
+#include "runtime/metrics/component_metrics.h"
+#include "runtime/supervisor/worker_id.h"
+
+namespace latentd::supervisor {
+
+// Figures of the edges, from what workers report: hand-offs one by one, the rest as running totals of each channel.
+// Owner: Supervisor. Thread: the supervisor's loop.
+class EdgeMonitor {
+ public:
+  EdgeMonitor(const config::Topology& topology, metrics::EdgeMetrics& metrics);
+
+  void onTransfer(EdgeIndex edge, const internal::v1::TransferDone& transfer);
+  void onStats(EdgeIndex edge, WorkerId worker, const internal::v1::EdgeStats& stats);
+  // The channel is gone: nothing of it is in use.
+  void onClosed(EdgeIndex edge);
+  v1::GetEdgesResponse report() const;
+
+ private:
+  // What one rank had reported of one channel.
+  struct Totals {
+    uint32_t channel = 0;
+    uint64_t stale_dropped = 0;
+    std::map<std::string, uint64_t> discarded;
+  };
+  struct Edge {
+    uint64_t handoffs = 0;
+    uint64_t bytes = 0;
+    std::map<WorkerId, uint32_t> slots_in_use;  // by producer rank
+    std::map<WorkerId, Totals> totals;
+    uint32_t inUse() const;
+  };
+
+  const config::Topology& topology_;
+  metrics::EdgeMetrics& metrics_;
+  std::vector<Edge> edges_;  // by edge index
+};
+
+}  // namespace latentd::supervisor

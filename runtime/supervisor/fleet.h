@@ -1,0 +1,132 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "proto/api.pb.h"
+#include "proto/worker.pb.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/log.h"
+#include "runtime/base/status.h"
+#include "runtime/config/topology.h"
+#include "runtime/metrics/component_metrics.h"
+#include "runtime/supervisor/channel_plan.h"
+#include "runtime/supervisor/command_sink.h"
+#include "runtime/supervisor/control_link.h"
+#include "runtime/supervisor/group.h"
+#include "runtime/supervisor/health_monitor.h"
+#include "runtime/supervisor/worker_launcher.h"
+
+namespace latentd::supervisor {
+
+// Told by the fleet. Called on the supervisor's loop.
+class FleetHost {
+ public:
+  virtual ~FleetHost() = default;
+  virtual void onEdgeOpen(EdgeIndex edge, ChannelId channel) = 0;
+  virtual void onGroupReady(GroupIndex group) = 0;
+  // Every group is loaded and every edge open; again after each recovery.
+  virtual void onFleetReady() = 0;
+  virtual void onGroupLost(GroupIndex group, const Status& cause) = 0;
+  // A group will not come back: the daemon cannot serve. The first cause.
+  virtual void onFleetFailed(const Status& cause) = 0;
+  // What a worker reports of its commands and channels, from the group's present epoch.
+  virtual void onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& event) = 0;
+};
+
+// All workers: groups, their channels, their health, and which stream belongs to whom.
+// Owner: Supervisor. Thread: the supervisor's loop.
+// States: new -> running -> shutting down -> ended (no process is left).
+// Failure: of a worker, its group's; of a group that cannot start, the daemon's.
+class Fleet final : public CommandSink,
+                    public ControlHandler,
+                    public ExitObserver,
+                    public GroupObserver,
+                    public ChannelObserver {
+ public:
+  Fleet(const config::Topology& topology, const Clock& clock, metrics::WorkerMetrics& metrics, FleetHost& host,
+        std::string socket_dir);
+  // Before start(): the three need each other.
+  void connect(ControlLink& link, WorkerLauncher& launcher);
+
+  // Starts every group.
+  void start();
+  // The group is to be replaced: a worker asked for it, or does not obey.
+  void recycle(GroupIndex group, const Status& cause);
+  bool allReady() const;
+  // What is not ready, for /readyz and for the one who waits.
+  Status readiness() const;
+  std::vector<v1::ModelLimits> stageLimits() const;  // in pipeline order; once all are ready
+
+  // Retires all channels, then ends the groups one by one, consumers before producers, each within its share of grace;
+  // `done` is called once when no process is left.
+  void shutDown(std::chrono::milliseconds grace, std::function<void()> done);
+  void killAll();
+
+  void fill(v1::Topology& topology, const std::function<bool(GroupIndex)>& is_busy) const;
+  std::optional<EdgeIndex> edgeOf(ChannelId channel) const { return plan_.edgeOf(channel); }
+
+  Clock::TimePoint nextDeadline() const;
+  void onTimer();
+
+  // ---- CommandSink
+  void send(WorkerId worker, internal::v1::WorkerCommand command) override;
+  Status sendDescriptor(WorkerId worker, uint64_t id, int fd) override;
+  // ---- ControlHandler
+  void onEvent(ConnectionId connection, const internal::v1::WorkerEvent& event) override;
+  void onClosed(ConnectionId connection) override;
+  // ---- ExitObserver
+  void onWorkerExit(WorkerId worker, const ExitStatus& status, const std::vector<std::string>& last_lines) override;
+  // ---- GroupObserver
+  void onGroupLoaded(const Group& group) override;
+  void onGroupFailed(const Group& group, const Status& cause) override;
+  void onGroupGivenUp(const Group& group, const Status& cause) override;
+  // ---- ChannelObserver
+  void onChannelOpen(EdgeIndex edge, ChannelId channel) override;
+  void onChannelFailed(WorkerId worker, const Status& cause) override;
+
+ private:
+  struct Connection {
+    WorkerId worker;
+    Epoch epoch;
+  };
+  // Where an orderly end stands.
+  struct Shutdown {
+    std::function<void()> done;
+    std::chrono::milliseconds share{};  // of grace, for each step
+    Clock::TimePoint step_deadline;
+    size_t step = 0;  // 0: channels retire; then one group a step
+  };
+
+  Group& groupOf(WorkerId worker) { return *groups_[worker.group.value]; }
+  Status registerWorker(ConnectionId connection, const internal::v1::WorkerEvent& event);
+  void route(WorkerId worker, const internal::v1::WorkerEvent& event);
+  void onHeartbeat(WorkerId worker, const internal::v1::Heartbeat& heartbeat);
+  Status checkInputs() const;
+  void announceReadiness();
+  void advanceShutdown();
+  bool allStopped() const;
+
+  const config::Topology& topology_;
+  const Clock& clock_;
+  metrics::WorkerMetrics& metrics_;
+  FleetHost& host_;
+  Logger log_;
+  ControlLink* link_ = nullptr;
+  WorkerLauncher* launcher_ = nullptr;
+  HealthMonitor health_;
+  ChannelPlan plan_;
+  std::vector<std::unique_ptr<Group>> groups_;  // by group index
+  std::unordered_map<ConnectionId, Connection> connections_;
+  std::map<WorkerId, ConnectionId> connection_of_;
+  std::optional<Shutdown> shutdown_;
+  bool failed_ = false;
+};
+
+}  // namespace latentd::supervisor

@@ -1,0 +1,265 @@
+#include "runtime/supervisor/group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/step_gate.h"
+#include "runtime/supervisor/limits.h"
+
+namespace latentd::supervisor {
+
+namespace wire = internal::v1;
+
+Group::Group(GroupIndex index, Deps deps)
+    : index_(index),
+      deps_(std::move(deps)),
+      log_(getLogger("fleet")),
+      workers_(spec().ranks()),
+      restart_policy_(deps_.topology.restart, deps_.clock) {}
+
+std::string Group::nameOf(Rank rank) const {
+  return fmt::format("{} rank {} ({})", spec().name, rank.value, spec().stage);
+}
+
+// ---- start and end --------------------------------------------------------------------------------------------
+
+void Group::start() {
+  LATENTD_CHECK(state_ == State::kStopped || state_ == State::kBackingOff, "a group starts when none of it runs");
+  next_start_.reset();
+  if (epoch_.value != 0) ++restarts_;
+  epoch_ = Epoch(epoch_.value + 1);
+  state_ = State::kStarting;
+  log_->info("{}: starting {} worker{}, epoch {}", spec().name, spec().ranks(), spec().ranks() == 1 ? "" : "s",
+             epoch_.value);
+  launchAll();
+}
+
+Status Group::makeStepGate() {
+  step_gate_.reset();
+  if (spec().ranks() == 1) return absl::OkStatus();
+  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, StepGate::createRegion());
+  step_gate_ = std::move(region);
+  return absl::OkStatus();
+}
+
+void Group::launchAll() {
+  if (const Status made = makeStepGate(); !made.ok()) return fail(std::nullopt, made, "load");
+  for (uint32_t index = 0; index < spec().ranks(); ++index) {
+    const WorkerId worker{index_, Rank(index)};
+    if (const Status launched = deps_.launcher.launch(worker, epoch_); !launched.ok()) {
+      fail(Rank(index), launched, "load");
+      return;
+    }
+    workers_.enter(Rank(index), WorkerPhase::kStarting);
+    deps_.health.expect(worker, "starting (deadlines.load)", deps_.topology.deadlines.load);
+  }
+}
+
+void Group::fail(std::optional<Rank> rank, const Status& cause, const std::string& reason) {
+  if (state_ != State::kStarting && state_ != State::kLoaded) return;
+  const std::string_view phase = rank ? toString(workers_.at(*rank).phase) : "";
+  const bool starting = rank && state_ == State::kStarting && workers_.at(*rank).phase != WorkerPhase::kAbsent;
+  last_failure_ = annotate(cause, (rank ? nameOf(*rank) : spec().name) + (starting ? fmt::format(", {}", phase) : ""));
+  log_->error("{}", messageOf(last_failure_));
+  deps_.metrics.restarts.with(spec().name, reason).Increment();
+  const std::optional<std::chrono::milliseconds> delay = restart_policy_.failed();
+  next_start_.reset();
+  if (ever_loaded_ && delay) next_start_ = deps_.clock.now() + *delay;
+  state_ = State::kFailing;
+  for (uint32_t index = 0; index < spec().ranks(); ++index) {
+    const WorkerId worker{index_, Rank(index)};
+    deps_.health.forget(worker);
+    deps_.metrics.up.with(spec().name, std::to_string(index)).Set(0);
+    if (workers_.at(Rank(index)).phase == WorkerPhase::kAbsent) continue;
+    workers_.enter(Rank(index), WorkerPhase::kKilled);
+    deps_.launcher.kill(worker);
+  }
+  deps_.observer.onGroupFailed(*this, last_failure_);
+  if (workers_.all(WorkerPhase::kAbsent)) allReaped();
+}
+
+void Group::allReaped() {
+  if (state_ == State::kStopping) {
+    state_ = State::kStopped;
+    return;
+  }
+  LATENTD_CHECK(state_ == State::kFailing, "workers are reaped because their group ends");
+  if (next_start_) {
+    state_ = State::kBackingOff;
+    log_->info("{}: next start in {:.3f} s", spec().name,
+               std::max(0.0, std::chrono::duration<double>(*next_start_ - deps_.clock.now()).count()));
+    return;
+  }
+  state_ = State::kStopped;
+  deps_.observer.onGroupGivenUp(*this, last_failure_);
+}
+
+void Group::onTimer() {
+  if (state_ == State::kBackingOff && *next_start_ <= deps_.clock.now()) start();
+}
+
+void Group::shutDown(std::chrono::milliseconds grace) {
+  if (state_ == State::kStopped || state_ == State::kBackingOff) {
+    state_ = State::kStopped;
+    next_start_.reset();
+    return;
+  }
+  const bool failing = std::exchange(state_, State::kStopping) == State::kFailing;
+  if (failing) return;  // they are killed already
+  wire::WorkerCommand command;
+  command.mutable_shutdown()->set_grace_ms(static_cast<uint32_t>(grace.count()));
+  for (uint32_t index = 0; index < spec().ranks(); ++index) {
+    const WorkerId worker{index_, Rank(index)};
+    deps_.health.forget(worker);
+    const WorkerPhase phase = workers_.at(Rank(index)).phase;
+    if (phase == WorkerPhase::kAbsent || phase == WorkerPhase::kStopping) continue;
+    workers_.enter(Rank(index), WorkerPhase::kStopping);
+    if (phase == WorkerPhase::kReady) {
+      deps_.sink.send(worker, command);
+    } else {
+      // It may be deep inside a load that does not look at commands, and has nothing to drain.
+      deps_.launcher.kill(worker);
+    }
+  }
+}
+
+void Group::killAll() {
+  if (state_ == State::kStopped) return;
+  next_start_.reset();
+  state_ = workers_.all(WorkerPhase::kAbsent) ? State::kStopped : State::kStopping;
+  for (uint32_t index = 0; index < spec().ranks(); ++index) {
+    const WorkerPhase phase = workers_.at(Rank(index)).phase;
+    if (phase == WorkerPhase::kAbsent || phase == WorkerPhase::kKilled) continue;
+    deps_.health.forget({index_, Rank(index)});
+    workers_.enter(Rank(index), WorkerPhase::kKilled);
+    deps_.launcher.kill({index_, Rank(index)});
+  }
+}
+
+// ---- what happens to workers ----------------------------------------------------------------------------------
+
+wire::WorkerCommand Group::loadCommand(Rank rank) const {
+  wire::WorkerCommand command;
+  wire::Load& load = *command.mutable_load();
+  load.set_group(spec().name);
+  load.set_rank(rank.value);
+  load.set_world_size(spec().ranks());
+  load.set_stage(spec().stage);
+  load.set_model_dir(spec().model_dir);
+  load.set_device(config::toString(spec().devices[rank.value]));
+  load.set_dtype(static_cast<v1::DType>(spec().dtype));
+  load.mutable_stage_options()->insert(spec().options.begin(), spec().options.end());
+  load.set_threads(spec().threads);
+  load.set_step_gate_id(step_gate_ ? kStepGateId : 0);
+  load.set_heartbeat_interval_ms(static_cast<uint32_t>(deps_.topology.deadlines.heartbeat.count()));
+  const bool feeds = std::any_of(deps_.topology.edges.begin(), deps_.topology.edges.end(),
+                                 [&](const config::EdgeSpec& edge) { return edge.from == index_.value; });
+  if (feeds) load.add_output_methods(spec().method);
+  return command;
+}
+
+void Group::onRegistered(Rank rank) {
+  if (state_ != State::kStarting) return;
+  const WorkerId worker{index_, rank};
+  workers_.enter(rank, WorkerPhase::kLoading);
+  deps_.health.expect(worker, "loading (deadlines.load)", deps_.topology.deadlines.load);
+  deps_.health.heartbeat(worker);
+  if (step_gate_) {
+    const Status sent = deps_.sink.sendDescriptor(worker, kStepGateId, step_gate_->fd());
+    if (!sent.ok()) return fail(rank, annotate(sent, "its step gate"), "load");
+  }
+  deps_.sink.send(worker, loadCommand(rank));
+}
+
+void Group::onPhase(Rank rank, const wire::PhaseProgress& progress) {
+  if (state_ != State::kStarting) return;
+  const WorkerId worker{index_, rank};
+  WorkerRecord& record = workers_.at(rank);
+  if (record.phase == WorkerPhase::kLoading && progress.phase() == toString(WorkerPhase::kWarmingUp)) {
+    workers_.enter(rank, WorkerPhase::kWarmingUp);
+    deps_.health.expect(worker, "warming up (deadlines.warm_up)", deps_.topology.deadlines.warm_up);
+  }
+  record.progress = progress;
+  deps_.health.note(worker, fmt::format("{:.0f} %{}{}", progress.fraction() * 100,
+                                        progress.detail().empty() ? "" : ", ", progress.detail()));
+}
+
+void Group::onReady(Rank rank, const wire::Ready& ready) {
+  if (state_ != State::kStarting) return;
+  WorkerRecord& record = workers_.at(rank);
+  if (record.phase != WorkerPhase::kLoading && record.phase != WorkerPhase::kWarmingUp) return;
+  record.ready = ready;
+  checkMethods(rank, ready);
+  if (state_ != State::kStarting) return;
+  workers_.enter(rank, WorkerPhase::kReady);
+  deps_.health.settle({index_, rank});
+  deps_.metrics.up.with(spec().name, std::to_string(rank.value)).Set(1);
+  if (!workers_.all(WorkerPhase::kReady)) return;
+  state_ = State::kLoaded;
+  ever_loaded_ = true;
+  setLoadMetrics();
+  deps_.observer.onGroupLoaded(*this);
+}
+
+// A topology that names what the stage does not do is refused here: only the worker knows its stage.
+void Group::checkMethods(Rank rank, const wire::Ready& ready) {
+  std::string known;
+  const wire::Method* method = nullptr;
+  for (const wire::Method& candidate : ready.methods()) {
+    known += (known.empty() ? "" : ", ") + candidate.name();
+    if (candidate.name() == spec().method) method = &candidate;
+  }
+  const wire::WorkerCommand load = loadCommand(rank);
+  const bool feeds = load.load().output_methods_size() != 0;
+  const bool is_sink = index_.value == deps_.topology.sink;
+  std::string wrong;
+  if (method == nullptr) {
+    wrong = fmt::format("it has no method \"{}\"; it has: {}", spec().method, known);
+  } else if (method->emits_frames() != is_sink) {
+    wrong = fmt::format("method {} {} frames: exactly the last group of the edges emits them", spec().method,
+                        is_sink ? "does not emit" : "emits");
+  } else if (!feeds && method->outputs_size() != 0) {
+    wrong =
+        fmt::format("method {} returns \"{}\", and no edge takes it: add an edge", spec().method, method->outputs(0));
+  } else if (feeds && method->outputs_size() == 0) {
+    wrong = fmt::format("method {} returns nothing, so no edge can start from it", spec().method);
+  }
+  if (!wrong.empty()) fail(rank, absl::InvalidArgumentError(wrong), "load");
+}
+
+void Group::setLoadMetrics() {
+  double load_seconds = 0;
+  double warm_up_seconds = 0;
+  uint64_t weight_bytes = 0;
+  for (uint32_t index = 0; index < spec().ranks(); ++index) {
+    const wire::Ready& ready = workers_.at(Rank(index)).ready;
+    load_seconds = std::max(load_seconds, ready.load_seconds());
+    warm_up_seconds = std::max(warm_up_seconds, ready.warm_up_seconds());
+    weight_bytes += ready.weight_bytes();
+  }
+  deps_.metrics.model_load.with(spec().name).Set(load_seconds);
+  deps_.metrics.warm_up.with(spec().name).Set(warm_up_seconds);
+  deps_.metrics.model_weights.with(spec().name).Set(static_cast<double>(weight_bytes));
+  log_->info("{}: ready, loaded in {:.3f} s, warmed up in {:.3f} s, weights {:.1f} MiB", spec().name, load_seconds,
+             warm_up_seconds, static_cast<double>(weight_bytes) / (1 << 20));
+}
+
+void Group::onExit(Rank rank, const ExitStatus& status, const std::vector<std::string>& last_lines) {
+  const WorkerPhase phase = workers_.at(rank).phase;
+  workers_.enter(rank, WorkerPhase::kAbsent);
+  deps_.health.forget({index_, rank});
+  if (state_ == State::kStarting || state_ == State::kLoaded) {
+    std::string message = fmt::format("died while {}: {}", toString(phase), status.describe());
+    if (!last_lines.empty()) message += "; its last lines:";
+    for (const std::string& line : last_lines)
+      message += "\n  " + line;
+    fail(rank, absl::UnavailableError(message), status.signaled ? "signal" : "exit");
+    return;
+  }
+  if (workers_.all(WorkerPhase::kAbsent)) allReaped();
+}
+
+}  // namespace latentd::supervisor

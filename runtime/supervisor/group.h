@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/api.pb.h"
+#include "proto/worker.pb.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/log.h"
+#include "runtime/base/shm_region.h"
+#include "runtime/base/status.h"
+#include "runtime/config/topology.h"
+#include "runtime/metrics/component_metrics.h"
+#include "runtime/supervisor/command_sink.h"
+#include "runtime/supervisor/health_monitor.h"
+#include "runtime/supervisor/restart_policy.h"
+#include "runtime/supervisor/worker_id.h"
+#include "runtime/supervisor/worker_launcher.h"
+#include "runtime/supervisor/worker_table.h"
+
+namespace latentd::supervisor {
+
+class Group;
+
+// Told by a group. Called on the supervisor's loop.
+class GroupObserver {
+ public:
+  virtual ~GroupObserver() = default;
+  // Every rank has loaded and warmed up: channels can open.
+  virtual void onGroupLoaded(const Group& group) = 0;
+  // It failed; its processes are being killed. Once an epoch, with the first cause.
+  virtual void onGroupFailed(const Group& group, const Status& cause) = 0;
+  // It will not be started again.
+  virtual void onGroupGivenUp(const Group& group, const Status& cause) = 0;
+};
+
+// The workers of one stage, which live and die together: they start as one, and the first failure of any kills all.
+// Owner: Fleet. Thread: the supervisor's loop.
+// States: stopped -> starting -> loaded -> (failing -> backing off -> starting)* ; stopping -> stopped from any.
+// Failure: the first cause of an epoch wins and is reported; everything later of that epoch is its consequence. A
+// group is started again, with the next epoch, once all its processes are reaped and its back-off has passed.
+class Group {
+ public:
+  enum class State {
+    kStopped,     // no process; the beginning and the end
+    kStarting,    // processes run; not every rank is ready
+    kLoaded,      // every rank is ready
+    kFailing,     // killed; not every process is reaped
+    kBackingOff,  // waits for its next start
+    kStopping,    // told to end, or killed by the daemon's end
+  };
+
+  struct Deps {
+    const config::Topology& topology;
+    const Clock& clock;
+    WorkerLauncher& launcher;
+    CommandSink& sink;
+    HealthMonitor& health;
+    metrics::WorkerMetrics& metrics;
+    GroupObserver& observer;
+  };
+  Group(GroupIndex index, Deps deps);
+
+  GroupIndex index() const { return index_; }
+  const config::GroupSpec& spec() const { return deps_.topology.groups[index_.value]; }
+  State state() const { return state_; }
+  Epoch epoch() const { return epoch_; }
+  const Status& lastFailure() const { return last_failure_; }
+  uint64_t restarts() const { return restarts_; }
+  WorkerTable& workers() { return workers_; }
+  const WorkerTable& workers() const { return workers_; }
+  // What the model's stage accepts, merged by the caller; valid once loaded.
+  const v1::ModelLimits& limits() const { return workers_.at(Rank(0)).ready.limits(); }
+
+  // A failed first start is given up at once; later ones are tried again.
+  void start();
+  // Consumers' and producers' order is the caller's business. Kills at the end of grace are too.
+  void shutDown(std::chrono::milliseconds grace);
+  // Without grace, for the end of the daemon.
+  void killAll();
+
+  // ---- what happens to its workers; the caller has matched connection and epoch
+  void onRegistered(Rank rank);
+  void onPhase(Rank rank, const internal::v1::PhaseProgress& progress);
+  void onReady(Rank rank, const internal::v1::Ready& ready);
+  void onExit(Rank rank, const ExitStatus& status, const std::vector<std::string>& last_lines);
+  // Anything that ends this epoch; reason is the metric's label.
+  void fail(std::optional<Rank> rank, const Status& cause, const std::string& reason);
+  // Its channels are open: it serves.
+  void served() { restart_policy_.served(); }
+
+  // ---- time
+  Clock::TimePoint nextStart() const { return next_start_.value_or(Clock::TimePoint::max()); }
+  void onTimer();
+
+ private:
+  internal::v1::WorkerCommand loadCommand(Rank rank) const;
+  Status makeStepGate();
+  void launchAll();
+  void allReaped();
+  void checkMethods(Rank rank, const internal::v1::Ready& ready);
+  void setLoadMetrics();
+  std::string nameOf(Rank rank) const;
+
+  const GroupIndex index_;
+  Deps deps_;
+  Logger log_;
+  WorkerTable workers_;
+  RestartPolicy restart_policy_;
+  State state_ = State::kStopped;
+  Epoch epoch_;
+  Status last_failure_;
+  uint64_t restarts_ = 0;
+  bool ever_loaded_ = false;
+  std::optional<ShmRegion> step_gate_;  // of this epoch; only for several ranks
+  std::optional<Clock::TimePoint> next_start_;
+};
+
+}  // namespace latentd::supervisor

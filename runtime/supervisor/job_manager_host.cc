@@ -1,0 +1,104 @@
+// What the dispatcher asks and tells of jobs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/supervisor/job_manager.h"
+#include "runtime/supervisor/timestamps.h"
+
+namespace latentd::supervisor {
+
+std::optional<JobSpec> JobManager::takeNextJob() {
+  const std::optional<JobId> id = queue_.pop();
+  if (!id) return std::nullopt;
+  queue_moved_ = true;
+  JobRecord& record = *table_.find(*id);
+  table_.transition(record, v1::JOB_STATE_RUNNING);
+  deps_.metrics.queue_wait.Observe(std::chrono::duration<double>(record.started - record.created).count());
+  notify(record);
+  return JobSpec{*id, record.job.parameters(), timings_[*id].stall_timeout};
+}
+
+StatusOr<std::unique_ptr<media::Output>> JobManager::openOutput(const JobSpec& job) {
+  // May be called from any thread, and after the job ended: the dispatcher then ignores it. This object outlives the
+  // loop's tasks, which is where the result goes.
+  auto done = [this, id = job.id](StatusOr<media::OutputResult> result) {
+    deps_.post([this, id, result = std::move(result)]() mutable {
+      dispatcher_.onOutputDone(id, std::move(result));
+      pump();
+    });
+  };
+  return deps_.outputs.open(job.id, job.parameters, std::move(done));
+}
+
+v1::StageProgress* JobManager::stageOf(const JobId& job, GroupIndex group) {
+  JobRecord* record = table_.find(job);
+  if (record == nullptr) return nullptr;
+  const std::vector<size_t>& order = deps_.topology.order;
+  const auto position = std::find(order.begin(), order.end(), group.value) - order.begin();
+  return record->job.mutable_stages(static_cast<int>(position));
+}
+
+void JobManager::onStageStarted(const JobId& job, GroupIndex group) {
+  *stageOf(job, group)->mutable_start_time() = toTimestamp(deps_.clock.wallNow());
+  notify(*table_.find(job));
+}
+
+void JobManager::onStageProgress(const JobId& job, GroupIndex group, uint32_t step, uint32_t steps) {
+  v1::StageProgress& stage = *stageOf(job, group);
+  stage.set_step(step);
+  stage.set_steps(steps);
+  notify(*table_.find(job));
+}
+
+void JobManager::onStageEnded(const JobId& job, GroupIndex group, const Status& status,
+                              const internal::v1::StageTimings& timings) {
+  const config::GroupSpec& spec = deps_.topology.groups[group.value];
+  if (!status.ok()) {
+    deps_.metrics.stage_failures.with(spec.name, fromAbsl(absl::StatusCodeToString(status.code()))).Increment();
+    return;
+  }
+  deps_.metrics.stage.with(spec.name).Observe(timings.compute_seconds());
+  deps_.metrics.input_wait.with(spec.name).Observe(timings.input_wait_seconds());
+  deps_.metrics.publish.with(spec.name).Observe(timings.publish_seconds());
+  const bool denoises = spec.stage.find("denoise") != std::string::npos;
+  if (denoises) {
+    for (const double seconds : timings.step_seconds())
+      deps_.metrics.denoise_step.Observe(seconds);
+  }
+  v1::StageProgress* stage = stageOf(job, group);
+  if (stage == nullptr) return;  // a failed job may be forgotten before its last command ends
+  *stage->mutable_finish_time() = toTimestamp(deps_.clock.wallNow());
+  *stage->mutable_compute() = secondsToDuration(timings.compute_seconds());
+  *stage->mutable_input_wait() = secondsToDuration(timings.input_wait_seconds());
+  *stage->mutable_publish() = secondsToDuration(timings.publish_seconds());
+  const JobRecord& record = *table_.find(job);
+  estimate_.observe(group, record.job.parameters(), stage->steps(), timings.compute_seconds());
+  if (!isTerminal(record.job.state())) notify(record);
+}
+
+void JobManager::onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) {
+  JobRecord& record = *table_.find(job);
+  if (result.ok()) {
+    record.result_path = result->path;
+    record.job.set_result_bytes(result->bytes);
+    finish(record, v1::JOB_STATE_SUCCEEDED, absl::OkStatus());
+  } else if (record.job.state() == v1::JOB_STATE_CANCELLING) {
+    finish(record, v1::JOB_STATE_CANCELLED, result.status());
+  } else {
+    finish(record, v1::JOB_STATE_FAILED, result.status());
+  }
+}
+
+void JobManager::addTransfer(const JobId& job, const std::string& edge, uint64_t bytes, double seconds) {
+  JobRecord* record = table_.find(job);
+  if (record == nullptr) return;
+  v1::EdgeTransfer& transfer = *record->job.add_transfers();
+  transfer.set_edge(edge);
+  transfer.set_bytes(bytes);
+  *transfer.mutable_duration() = secondsToDuration(seconds);
+}
+
+}  // namespace latentd::supervisor

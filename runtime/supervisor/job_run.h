@@ -1,0 +1,66 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/api.pb.h"
+#include "proto/worker.pb.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/status.h"
+#include "runtime/base/strong_id.h"
+#include "runtime/media/output.h"
+#include "runtime/supervisor/worker_id.h"
+
+// What the dispatcher keeps of a job on its way through the groups. Plain data: the rules are in Dispatcher.
+namespace latentd::supervisor {
+
+// What the dispatcher needs to know of a job.
+struct JobSpec {
+  JobId id;
+  v1::JobParameters parameters;  // effective
+  std::chrono::milliseconds stall_timeout{};
+};
+
+// One group's part in a job.
+struct StageRun {
+  enum class State {
+    kWaiting,     // its command was not sent
+    kDispatched,  // sent to every rank; some rank has not answered yet
+    kEnded,       // every rank answered or is gone, or the command will never be sent
+  };
+
+  State state = State::kWaiting;
+  std::vector<bool> answered;  // by rank, while dispatched
+  uint32_t ranks_left = 0;
+  bool started = false;
+  bool cancel_sent = false;
+  uint32_t step = 0;  // completed
+  uint32_t steps = 0;
+  Status failure;                      // of the first rank that failed
+  internal::v1::StageTimings timings;  // of the rank that computed longest
+  Clock::TimePoint moved;              // last sign of progress, or of what allows some
+};
+
+// An artifact that a producer's command will publish for this job.
+struct PromisedArtifact {
+  ChannelId channel;
+  SequenceNumber sequence;
+};
+
+struct JobRun {
+  JobSpec spec;
+  std::vector<StageRun> stages;                           // by group index
+  std::vector<std::optional<PromisedArtifact>> promises;  // by edge index
+  std::unique_ptr<media::Output> output;                  // while open
+  std::optional<media::OutputResult> result;
+  std::optional<Status> outcome;  // set once; the first cause wins
+  bool reported = false;          // the outcome was told to the host
+
+  bool cancelled() const { return outcome && outcome->code() == absl::StatusCode::kCancelled; }
+};
+
+}  // namespace latentd::supervisor

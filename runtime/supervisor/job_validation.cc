@@ -1,0 +1,235 @@
+#include "runtime/supervisor/job_validation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <ratio>
+#include <string_view>
+
+#include "runtime/supervisor/limits.h"
+#include "runtime/supervisor/utf8.h"
+
+namespace latentd::supervisor {
+namespace {
+
+template <class... Args>
+Status invalid(fmt::format_string<Args...> format, Args&&... args) {
+  return absl::InvalidArgumentError(fmt::format(format, std::forward<Args>(args)...));
+}
+
+// 0 is "unset" in ModelLimits.
+template <class T>
+T smallest(T first, T second) {
+  if (first == 0 || second == 0) return std::max(first, second);
+  return std::min(first, second);
+}
+
+uint32_t combine(uint32_t first, uint32_t second) { return second == 0 ? first : std::lcm(first, second); }
+
+void takeMissing(const v1::JobParameters& from, v1::JobParameters& to) {
+  if (!to.has_negative_prompt() && from.has_negative_prompt()) to.set_negative_prompt(from.negative_prompt());
+  if (!to.has_frames() && from.has_frames()) to.set_frames(from.frames());
+  if (!to.has_width() && from.has_width()) to.set_width(from.width());
+  if (!to.has_height() && from.has_height()) to.set_height(from.height());
+  if (!to.has_steps() && from.has_steps()) to.set_steps(from.steps());
+  if (!to.has_guidance_scale() && from.has_guidance_scale()) to.set_guidance_scale(from.guidance_scale());
+  if (!to.has_fps() && from.has_fps()) to.set_fps(from.fps());
+  if (!to.has_flow_shift() && from.has_flow_shift()) to.set_flow_shift(from.flow_shift());
+}
+
+v1::JobParameters toParameters(const config::JobDefaults& defaults) {
+  v1::JobParameters parameters;
+  if (defaults.frames) parameters.set_frames(*defaults.frames);
+  if (defaults.width) parameters.set_width(*defaults.width);
+  if (defaults.height) parameters.set_height(*defaults.height);
+  if (defaults.steps) parameters.set_steps(*defaults.steps);
+  if (defaults.guidance) parameters.set_guidance_scale(*defaults.guidance);
+  if (defaults.fps) parameters.set_fps(*defaults.fps);
+  if (defaults.flow_shift) parameters.set_flow_shift(*defaults.flow_shift);
+  if (defaults.negative_prompt) parameters.set_negative_prompt(*defaults.negative_prompt);
+  return parameters;
+}
+
+// "112 or 128": the multiples of `step` plus `offset` around `value`, kept inside [first, last].
+std::string nearest(uint64_t value, uint64_t step, uint64_t offset, uint64_t last) {
+  const uint64_t first = offset == 0 ? step : offset;
+  const uint64_t largest = last < first ? first : last - (last - offset) % step;
+  if (value <= first) return std::to_string(first);
+  if (value >= largest) return std::to_string(largest);
+  const uint64_t below = value - (value - offset) % step;
+  return fmt::format("{} or {}", std::max(below, first), std::min(below + step, largest));
+}
+
+Status checkText(std::string_view field, std::string_view text, uint32_t bytes_max) {
+  if (text.size() > bytes_max) {
+    return invalid("{} has {} bytes: at most {} are valid; shorten it", field, text.size(), bytes_max);
+  }
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return invalid("{} has a NUL byte at offset {}: remove it", field, nul);
+  }
+  if (const std::optional<size_t> offset = firstInvalidUtf8(text)) {
+    return invalid("{} is not UTF-8: byte {:#04x} at offset {}; send it as UTF-8", field,
+                   static_cast<uint8_t>(text[*offset]), *offset);
+  }
+  return absl::OkStatus();
+}
+
+Status checkPrompt(const v1::JobParameters& parameters, const JobLimits& limits) {
+  LATENTD_RETURN_IF_ERROR(checkText("prompt", parameters.prompt(), limits.prompt_bytes_max));
+  LATENTD_RETURN_IF_ERROR(checkText("negative_prompt", parameters.negative_prompt(), limits.prompt_bytes_max));
+  if (parameters.prompt().find_first_not_of(" \t\r\n\f\v") == std::string::npos) {
+    return invalid("prompt is \"\": say what the video shall show, in 1 to {} bytes", limits.prompt_bytes_max);
+  }
+  return absl::OkStatus();
+}
+
+Status checkFrames(uint32_t frames, const JobLimits& limits) {
+  const bool in_step = frames % limits.frame_step == 1 % limits.frame_step;
+  if (frames >= 1 && frames <= limits.frames_max && in_step) return absl::OkStatus();
+  return invalid("frames = {}: must be 1 + a multiple of {}, at most {}; nearest: {}", frames, limits.frame_step,
+                 limits.frames_max, nearest(frames, limits.frame_step, 1, limits.frames_max));
+}
+
+Status checkSide(std::string_view field, uint32_t value, const JobLimits& limits) {
+  if (value > 0 && value % limits.size_multiple == 0) return absl::OkStatus();
+  const uint64_t last = std::max<uint64_t>(limits.pixels_max / limits.size_multiple, limits.size_multiple);
+  return invalid("{} = {}: must be a positive multiple of {}; nearest: {}", field, value, limits.size_multiple,
+                 nearest(value, limits.size_multiple, 0, last));
+}
+
+Status checkSize(uint32_t width, uint32_t height, const JobLimits& limits) {
+  LATENTD_RETURN_IF_ERROR(checkSide("width", width, limits));
+  LATENTD_RETURN_IF_ERROR(checkSide("height", height, limits));
+  const double pixels = static_cast<double>(width) * height;
+  if (pixels <= static_cast<double>(limits.pixels_max)) return absl::OkStatus();
+  const double scale = std::sqrt(static_cast<double>(limits.pixels_max) / pixels);
+  const auto fit = [&](uint32_t side) {
+    const auto scaled = static_cast<uint32_t>(side * scale);
+    return std::max(limits.size_multiple, scaled - scaled % limits.size_multiple);
+  };
+  return invalid("size = {}x{}: at most {} pixels; nearest of this shape: {}x{}", width, height, limits.pixels_max,
+                 fit(width), fit(height));
+}
+
+Status checkSteps(uint32_t steps, const JobLimits& limits) {
+  if (steps >= 1 && steps <= limits.steps_max) return absl::OkStatus();
+  return invalid("steps = {}: must be 1 to {}; nearest: {}", steps, limits.steps_max,
+                 steps == 0 ? 1 : limits.steps_max);
+}
+
+Status checkNumbers(const v1::JobParameters& parameters, const JobLimits& limits) {
+  const double guidance = parameters.guidance_scale();
+  if (!std::isfinite(guidance) || guidance < 0 || guidance > limits.guidance_max) {
+    return invalid("guidance_scale = {}: must be a number from 0 to {} (1 or less switches guidance off)", guidance,
+                   limits.guidance_max);
+  }
+  const double fps = parameters.fps();
+  if (!std::isfinite(fps) || fps <= 0 || fps > limits.fps_max) {
+    return invalid("fps = {}: must be above 0 and at most {}", fps, limits.fps_max);
+  }
+  if (parameters.has_flow_shift() && (!std::isfinite(parameters.flow_shift()) || parameters.flow_shift() <= 0)) {
+    return invalid("flow_shift = {}: must be a number above 0, for example 3", parameters.flow_shift());
+  }
+  return absl::OkStatus();
+}
+
+Status checkFormat(const v1::JobParameters& parameters) {
+  if (!v1::OutputFormat_IsValid(parameters.format())) {
+    return invalid("format = {}: must be MP4, GIF, Y4M, PNG, NPY or RGB24", static_cast<int>(parameters.format()));
+  }
+  if (parameters.float_pixels() && parameters.format() != v1::OUTPUT_FORMAT_NPY) {
+    return invalid("float_pixels = true with format {}: only NPY holds float pixels",
+                   v1::OutputFormat_Name(parameters.format()).substr(std::string_view("OUTPUT_FORMAT_").size()));
+  }
+  return absl::OkStatus();
+}
+
+Status checkAllPresent(const v1::JobParameters& parameters) {
+  const auto missing = [](std::string_view field) {
+    return invalid("{} is not given, and neither the topology's defaults nor the model have one: give it", field);
+  };
+  if (!parameters.has_frames()) return missing("frames");
+  if (!parameters.has_width()) return missing("width");
+  if (!parameters.has_height()) return missing("height");
+  if (!parameters.has_steps()) return missing("steps");
+  if (!parameters.has_guidance_scale()) return missing("guidance_scale");
+  if (!parameters.has_fps()) return missing("fps");
+  return absl::OkStatus();
+}
+
+Status checkDuration(std::string_view field, const google::protobuf::Duration& duration) {
+  // What google/protobuf/duration.proto allows, and positive.
+  constexpr int64_t kSecondsMax = 315576000000;
+  const bool in_range = duration.seconds() >= 0 && duration.seconds() <= kSecondsMax && duration.nanos() >= 0 &&
+                        duration.nanos() < std::nano::den;
+  if (in_range && (duration.seconds() > 0 || duration.nanos() > 0)) return absl::OkStatus();
+  return invalid("{} = {} s and {} ns: must be above 0, or absent for the configured one", field, duration.seconds(),
+                 duration.nanos());
+}
+
+}  // namespace
+
+JobLimits mergeLimits(const std::vector<v1::ModelLimits>& stages, const config::Limits& limits,
+                      const config::JobDefaults& defaults) {
+  JobLimits merged{.frames_max = limits.frames_max,
+                   .pixels_max = limits.pixels_max,
+                   .steps_max = limits.steps_max,
+                   .guidance_max = limits.guidance_max,
+                   .fps_max = limits.fps_max,
+                   .prompt_bytes_max = limits.prompt_bytes_max,
+                   .defaults = toParameters(defaults)};
+  for (const v1::ModelLimits& stage : stages) {
+    merged.frame_step = combine(merged.frame_step, stage.frame_step());
+    merged.size_multiple = combine(merged.size_multiple, stage.size_multiple());
+    merged.frames_max = smallest(merged.frames_max, stage.frames_max());
+    merged.pixels_max = smallest(merged.pixels_max, stage.pixels_max());
+    merged.steps_max = smallest(merged.steps_max, stage.steps_max());
+    merged.prompt_bytes_max = smallest(merged.prompt_bytes_max, stage.prompt_bytes_max());
+    takeMissing(stage.defaults(), merged.defaults);
+  }
+  // Diffusers encodes an empty negative prompt where none is given: guidance needs one.
+  if (!merged.defaults.has_negative_prompt()) merged.defaults.set_negative_prompt("");
+  return merged;
+}
+
+v1::ModelLimits toProto(const JobLimits& limits) {
+  v1::ModelLimits proto;
+  proto.set_frame_step(limits.frame_step);
+  proto.set_size_multiple(limits.size_multiple);
+  proto.set_frames_max(limits.frames_max);
+  proto.set_pixels_max(limits.pixels_max);
+  proto.set_steps_max(limits.steps_max);
+  proto.set_prompt_bytes_max(limits.prompt_bytes_max);
+  *proto.mutable_defaults() = limits.defaults;
+  return proto;
+}
+
+StatusOr<v1::JobParameters> effectiveParameters(const v1::JobParameters& requested, const JobLimits& limits,
+                                                uint64_t random_seed) {
+  v1::JobParameters effective = requested;
+  takeMissing(limits.defaults, effective);
+  if (!effective.has_seed()) effective.set_seed(random_seed);
+  if (effective.format() == v1::OUTPUT_FORMAT_UNSPECIFIED) effective.set_format(v1::OUTPUT_FORMAT_MP4);
+  LATENTD_RETURN_IF_ERROR(checkPrompt(effective, limits));
+  LATENTD_RETURN_IF_ERROR(checkAllPresent(effective));
+  LATENTD_RETURN_IF_ERROR(checkFrames(effective.frames(), limits));
+  LATENTD_RETURN_IF_ERROR(checkSize(effective.width(), effective.height(), limits));
+  LATENTD_RETURN_IF_ERROR(checkSteps(effective.steps(), limits));
+  LATENTD_RETURN_IF_ERROR(checkNumbers(effective, limits));
+  LATENTD_RETURN_IF_ERROR(checkFormat(effective));
+  return effective;
+}
+
+Status validateSubmission(const v1::SubmitRequest& request) {
+  if (request.priority() < -kPriorityMax || request.priority() > kPriorityMax) {
+    return invalid("priority = {}: must be {} to {}; nearest: {}", request.priority(), -kPriorityMax, kPriorityMax,
+                   std::clamp(request.priority(), -kPriorityMax, kPriorityMax));
+  }
+  if (request.has_deadline()) LATENTD_RETURN_IF_ERROR(checkDuration("deadline", request.deadline()));
+  if (request.has_stall_timeout()) LATENTD_RETURN_IF_ERROR(checkDuration("stall_timeout", request.stall_timeout()));
+  return checkText("request_id", request.request_id(), kRequestIdBytesMax);
+}
+
+}  // namespace latentd::supervisor

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+// Bounds of the supervisor that no user needs to set. What depends on models or machines is in the topology file.
+namespace latentd::supervisor {
+
+// A request id is an idempotency key, a UUID at most in practice; the bound keeps finished jobs small.
+constexpr size_t kRequestIdBytesMax = 128;
+constexpr int32_t kPriorityMax = 100;  // and -100; proto/api.proto
+
+constexpr uint32_t kPageSizeDefault = 50;
+constexpr uint32_t kPageSizeMax = 1000;
+
+// A worker's line beyond this is cut: a checkpoint dumped to standard error must not fill the log.
+constexpr size_t kLogLineBytesMax = 4096;
+// Lines of a dead worker that its error message repeats. A Python-less stack trace fits.
+constexpr size_t kLogLinesKept = 20;
+// Lines taken from one worker's pipe before the loop looks after others.
+constexpr size_t kLogBytesPerTurn = 64 * 1024;
+
+// Commands that wait for a worker to read them. A worker holds at most Limits::in_flight_per_group stage commands, each
+// with at most one cancel and one discard an edge, plus its channels' Open and Retire: a worker this far behind hangs.
+constexpr size_t kCommandsQueuedMax = 1024;
+// Events of one worker that wait for the supervisor's loop before its stream is read on.
+constexpr size_t kEventsUnhandledMax = 64;
+
+// Hand-offs whose figures may come after the job has released the artifact: more than fit in any pool.
+constexpr size_t kTransfersRemembered = 64;
+
+// Names a group's step gate among the descriptors that a worker inherits; frame rings count from 1.
+constexpr uint64_t kStepGateId = UINT64_MAX;
+
+// How long an API thread waits for the supervisor's loop. The loop never waits for a worker, so only a stopped or
+// overloaded process takes longer, and then the caller is better told.
+constexpr std::chrono::seconds kLoopAnswerTimeout{10};
+// The same for /healthz, whose callers have short deadlines of their own.
+constexpr std::chrono::seconds kLiveAnswerTimeout{2};
+
+}  // namespace latentd::supervisor

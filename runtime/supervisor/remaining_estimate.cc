@@ -1,0 +1,68 @@
+#include "runtime/supervisor/remaining_estimate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/supervisor/timestamps.h"
+
+namespace latentd::supervisor {
+namespace {
+
+// Weight of the newest observation: a changed load on the machine shows after a few jobs, one odd job does not rule.
+constexpr double kNewestWeight = 0.3;
+
+double secondsBetween(const google::protobuf::Timestamp& start, Clock::WallTime now) {
+  const auto since_epoch = std::chrono::seconds(start.seconds()) + std::chrono::nanoseconds(start.nanos());
+  return std::chrono::duration<double>(now.time_since_epoch() - since_epoch).count();
+}
+
+}  // namespace
+
+RemainingEstimate::RemainingEstimate(std::vector<size_t> order) : order_(std::move(order)), rates_(order_.size()) {}
+
+double RemainingEstimate::work(const v1::JobParameters& parameters, bool scales_with_steps) const {
+  const double pixels = double(parameters.frames()) * parameters.width() * parameters.height();
+  return scales_with_steps ? pixels * parameters.steps() : pixels;
+}
+
+void RemainingEstimate::observe(GroupIndex group, const v1::JobParameters& parameters, uint32_t steps, double seconds) {
+  const bool scales = steps == parameters.steps();
+  const size_t position = std::find(order_.begin(), order_.end(), group.value) - order_.begin();
+  const double newest = seconds / work(parameters, scales);
+  std::optional<Rate>& rate = rates_[position];
+  if (!rate || rate->scales_with_steps != scales) {
+    rate = Rate{newest, scales};
+  } else {
+    rate->seconds_per_work += kNewestWeight * (newest - rate->seconds_per_work);
+  }
+}
+
+std::optional<double> RemainingEstimate::stageSeconds(size_t position, const v1::JobParameters& parameters) const {
+  if (!rates_[position]) return std::nullopt;
+  return rates_[position]->seconds_per_work * work(parameters, rates_[position]->scales_with_steps);
+}
+
+std::optional<Clock::Duration> RemainingEstimate::remaining(const v1::Job& job, Clock::WallTime now) const {
+  double seconds = 0;
+  bool known = false;
+  for (int position = 0; position < job.stages_size(); ++position) {
+    const v1::StageProgress& stage = job.stages(position);
+    if (stage.has_finish_time()) continue;
+    const std::optional<double> whole = stageSeconds(position, job.parameters());
+    if (stage.has_start_time() && stage.step() > 0) {
+      const double each = secondsBetween(stage.start_time(), now) / stage.step();
+      seconds += each * (stage.steps() - std::min(stage.step(), stage.steps()));
+      known = true;
+    } else if (whole && stage.has_start_time()) {
+      seconds += std::max(0.0, *whole - secondsBetween(stage.start_time(), now));
+      known = true;
+    } else if (whole) {
+      seconds += *whole;
+      known = true;
+    }
+  }
+  if (!known) return std::nullopt;
+  return std::chrono::duration_cast<Clock::Duration>(std::chrono::duration<double>(std::max(0.0, seconds)));
+}
+
+}  // namespace latentd::supervisor

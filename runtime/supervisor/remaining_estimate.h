@@ -1,0 +1,37 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "proto/api.pb.h"
+#include "runtime/base/clock.h"
+#include "runtime/supervisor/worker_id.h"
+
+namespace latentd::supervisor {
+
+// How long the rest of a job will take, from what its steps took so far and what each stage took for earlier jobs,
+// scaled by size. An estimate for people: nothing depends on it.
+// Owner: JobManager. Thread: the supervisor's loop.
+class RemainingEstimate {
+ public:
+  // order: group indexes in pipeline order, as v1::Job::stages lists them.
+  explicit RemainingEstimate(std::vector<size_t> order);
+
+  // A stage ended well for a job of these parameters.
+  void observe(GroupIndex group, const v1::JobParameters& parameters, uint32_t steps, double seconds);
+  // Nothing while neither the running stage's steps nor an earlier job tell.
+  std::optional<Clock::Duration> remaining(const v1::Job& job, Clock::WallTime now) const;
+
+ private:
+  struct Rate {
+    double seconds_per_work = 0;
+    bool scales_with_steps = false;
+  };
+  double work(const v1::JobParameters& parameters, bool scales_with_steps) const;
+  std::optional<double> stageSeconds(size_t position, const v1::JobParameters& parameters) const;
+
+  const std::vector<size_t> order_;
+  std::vector<std::optional<Rate>> rates_;  // by position in the pipeline
+};
+
+}  // namespace latentd::supervisor

@@ -1,0 +1,304 @@
+#include "runtime/supervisor/supervisor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/supervisor/limits.h"
+
+namespace latentd::supervisor {
+namespace {
+
+constexpr const char* kControlSocket = "control.sock";
+// How often the log says what a start still waits for: often enough to see life, seldom enough to read.
+constexpr std::chrono::seconds kProgressLogInterval{2};
+
+}  // namespace
+
+Supervisor::Supervisor(Deps deps)
+    : deps_(std::move(deps)),
+      log_(getLogger("supervisor")),
+      job_metrics_(deps_.registry),
+      edge_metrics_(deps_.registry),
+      worker_metrics_(deps_.registry),
+      edge_monitor_(deps_.topology, edge_metrics_),
+      fleet_(deps_.topology, deps_.clock, worker_metrics_, *this, deps_.runtime_dir.path()),
+      jobs_(jobDeps()),
+      shutdown_(deps_.clock, deps_.topology.deadlines.shutdown_grace),
+      next_progress_log_(deps_.clock.now() + kProgressLogInterval),
+      launcher_({deps_.worker_binary, deps_.runtime_dir.file(kControlSocket), deps_.topology.log.level}, deps_.topology,
+                deps_.loop, deps_.spawner, *this),
+      service_(deps_.loop, *this) {
+  fleet_.connect(service_, launcher_);
+}
+
+Supervisor::~Supervisor() {
+  if (timer_) deps_.loop.cancelTimer(*timer_);
+  service_.stop();
+}
+
+JobManager::Deps Supervisor::jobDeps() {
+  return {.topology = deps_.topology,
+          .clock = deps_.clock,
+          .outputs = deps_.outputs,
+          .metrics = job_metrics_,
+          .sink = fleet_,
+          .random = deps_.random,
+          .post =
+              [this](std::function<void()> task) {
+                return deps_.loop.post([this, task = std::move(task)] {
+                  task();
+                  settle();
+                });
+              },
+          .group_unusable = [this](GroupIndex group, const Status& cause) { fleet_.recycle(group, cause); }};
+}
+
+Status Supervisor::start() {
+  LATENTD_RETURN_IF_ERROR(service_.start(deps_.runtime_dir.file(kControlSocket)));
+  fleet_.start();
+  settle();
+  return absl::OkStatus();
+}
+
+// ---- the turn of the loop -------------------------------------------------------------------------------------
+
+void Supervisor::settle() {
+  if (ended_) return;
+  jobs_.pump();
+  advanceShutdown();
+  if (!ended_) setTimer();
+}
+
+void Supervisor::setTimer() {
+  Clock::TimePoint next = std::min({fleet_.nextDeadline(), jobs_.nextDeadline(), shutdown_.nextDeadline()});
+  if (!announced_) next = std::min(next, next_progress_log_);
+  // An armed timer that comes too early finds nothing to do and sets the right one: cheaper than moving it each time.
+  if (timer_ && timer_->first <= next) return;
+  if (timer_) deps_.loop.cancelTimer(*timer_);
+  timer_.reset();
+  if (next == Clock::TimePoint::max()) return;
+  timer_ = deps_.loop.addTimer(next, [this] {
+    timer_.reset();
+    onTimer();
+  });
+}
+
+void Supervisor::onTimer() {
+  if (ended_) return;
+  fleet_.onTimer();
+  jobs_.onTimer();
+  if (!announced_ && next_progress_log_ <= deps_.clock.now()) logProgress();
+  settle();
+}
+
+void Supervisor::logProgress() {
+  next_progress_log_ = deps_.clock.now() + kProgressLogInterval;
+  const std::string progress = messageOf(fleet_.readiness());
+  if (progress != std::exchange(last_progress_, progress)) log_->info("waiting: {}", progress);
+}
+
+void Supervisor::onEvent(ConnectionId connection, const internal::v1::WorkerEvent& event) {
+  fleet_.onEvent(connection, event);
+  settle();
+}
+
+void Supervisor::onClosed(ConnectionId connection) {
+  fleet_.onClosed(connection);
+  settle();
+}
+
+void Supervisor::onWorkerExit(WorkerId worker, const ExitStatus& status, const std::vector<std::string>& last_lines) {
+  fleet_.onWorkerExit(worker, status, last_lines);
+  settle();
+}
+
+// ---- what the fleet tells -------------------------------------------------------------------------------------
+
+void Supervisor::onEdgeOpen(EdgeIndex edge, ChannelId channel) { jobs_.dispatcher().edgeOpened(edge, channel); }
+
+void Supervisor::onGroupReady(GroupIndex group) { jobs_.dispatcher().groupReady(group); }
+
+void Supervisor::onFleetReady() {
+  jobs_.setLimits(mergeLimits(fleet_.stageLimits(), deps_.topology.limits, deps_.topology.defaults));
+  if (std::exchange(announced_, true)) {
+    log_->info("serving again");
+    return;
+  }
+  deps_.on_ready();
+}
+
+void Supervisor::onGroupLost(GroupIndex group, const Status& cause) {
+  jobs_.dispatcher().groupLost(group, cause);
+  for (uint32_t edge = 0; edge < deps_.topology.edges.size(); ++edge) {
+    const config::EdgeSpec& spec = deps_.topology.edges[edge];
+    if (spec.from == group.value || spec.to == group.value) edge_monitor_.onClosed(EdgeIndex(edge));
+  }
+}
+
+void Supervisor::onFleetFailed(const Status& cause) { end(cause); }
+
+void Supervisor::onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& event) {
+  using Event = internal::v1::WorkerEvent;
+  Dispatcher& dispatcher = jobs_.dispatcher();
+  switch (event.event_case()) {
+    case Event::kStarted:
+      return dispatcher.onStarted(worker, event.started());
+    case Event::kInputsConsumed:
+      return dispatcher.onInputsConsumed(worker, event.inputs_consumed());
+    case Event::kProgress:
+      return dispatcher.onProgress(worker, event.progress());
+    case Event::kDone:
+      return dispatcher.onDone(worker, event.done());
+    case Event::kFailed:
+      return dispatcher.onFailed(worker, event.failed());
+    case Event::kRefsDiscarded:
+      return dispatcher.onDiscarded(worker, event.refs_discarded());
+    case Event::kHeartbeat:
+      for (const internal::v1::EdgeStats& stats : event.heartbeat().edges()) {
+        const auto edge = fleet_.edgeOf(ChannelId(stats.channel_id()));
+        if (edge) edge_monitor_.onStats(*edge, worker, stats);
+      }
+      return;
+    case Event::kTransfer: {
+      const internal::v1::TransferDone& transfer = event.transfer();
+      const ChannelId channel(transfer.artifact().channel_id());
+      const std::optional<EdgeIndex> edge = fleet_.edgeOf(channel);
+      if (!edge) return;
+      edge_monitor_.onTransfer(*edge, transfer);
+      const auto job = dispatcher.jobOf(*edge, channel, SequenceNumber(transfer.artifact().sequence()));
+      if (!job) return;
+      jobs_.addTransfer(*job, deps_.topology.edges[edge->value].name, transfer.bytes(), transfer.handoff_seconds());
+      return;
+    }
+    default:
+      return;  // the fleet's own events
+  }
+}
+
+// ---- the end --------------------------------------------------------------------------------------------------
+
+void Supervisor::interrupt() {
+  if (ended_) return;
+  if (std::exchange(interrupted_, true)) {
+    log_->warn("second signal: killing the workers");
+    fleet_.killAll();
+    end(absl::AbortedError("killed by a second signal"));
+    return;
+  }
+  log_->info("shutting down: running jobs have {:g} s in all; a second signal kills",
+             std::chrono::duration<double>(deps_.topology.deadlines.shutdown_grace).count());
+  jobs_.close("the daemon shuts down");
+  jobs_.cancelQueued("cancelled because the daemon shuts down");
+  shutdown_.interrupt();
+  settle();
+}
+
+void Supervisor::advanceShutdown() {
+  while (!ended_ && shutdown_.advance(jobs_.idle())) {
+    if (shutdown_.phase() == Shutdown::Phase::kCancelling) {
+      if (!jobs_.idle()) log_->info("cancelling {} jobs that did not finish in time", jobs_.unfinished());
+      jobs_.cancelAll("cancelled because the daemon shuts down");
+    } else {
+      fleet_.shutDown(shutdown_.workerGrace(), [this] { end(absl::OkStatus()); });
+    }
+  }
+}
+
+void Supervisor::end(const Status& outcome) {
+  if (std::exchange(ended_, true)) return;
+  outcome_ = outcome;
+  deps_.loop.stop();
+}
+
+// ---- JobService -----------------------------------------------------------------------------------------------
+
+template <class Task>
+std::invoke_result_t<Task> Supervisor::answer(std::chrono::nanoseconds timeout, Task task) {
+  using Result = std::invoke_result_t<Task>;
+  std::optional<Result> result = callOnLoop(deps_.loop, timeout, [this, task = std::move(task)]() mutable {
+    Result made = task();
+    settle();
+    return made;
+  });
+  if (result) return *std::move(result);
+  if constexpr (std::is_constructible_v<Result, Status>) {
+    return Result(absl::UnavailableError("the daemon does not answer: it is ending or overloaded"));
+  } else {
+    return Result();
+  }
+}
+
+StatusOr<v1::Job> Supervisor::submit(const v1::SubmitRequest& request) {
+  return answer(kLoopAnswerTimeout, [this, request] { return jobs_.submit(request); });
+}
+
+StatusOr<v1::Job> Supervisor::get(const JobId& id) {
+  return answer(kLoopAnswerTimeout, [this, id] { return jobs_.get(id); });
+}
+
+StatusOr<v1::ListJobsResponse> Supervisor::list(const v1::ListJobsRequest& request) {
+  return answer(kLoopAnswerTimeout, [this, request] { return jobs_.list(request); });
+}
+
+StatusOr<v1::Job> Supervisor::cancel(const JobId& id) {
+  return answer(kLoopAnswerTimeout, [this, id] { return jobs_.cancel(id, "cancelled on request"); });
+}
+
+StatusOr<std::unique_ptr<JobService::Watch>> Supervisor::watch(const JobId& id, WatchCallback callback) {
+  return answer(kLoopAnswerTimeout,
+                [this, id, callback = std::move(callback)]() mutable { return jobs_.watch(id, std::move(callback)); });
+}
+
+StatusOr<ResultFile> Supervisor::openResult(const JobId& id) {
+  return answer(kLoopAnswerTimeout, [this, id] { return jobs_.openResult(id); });
+}
+
+Status Supervisor::remove(const JobId& id) {
+  return answer(kLoopAnswerTimeout, [this, id] { return jobs_.remove(id); });
+}
+
+v1::Topology Supervisor::topology() {
+  return answer(kLoopAnswerTimeout, [this] {
+    v1::Topology topology;
+    fleet_.fill(topology, [this](GroupIndex group) { return jobs_.dispatcher().isBusy(group); });
+    topology.mutable_edges()->Swap(edge_monitor_.report().mutable_edges());
+    if (jobs_.limits()) *topology.mutable_limits() = toProto(*jobs_.limits());
+    return topology;
+  });
+}
+
+v1::GetEdgesResponse Supervisor::edges() {
+  return answer(kLoopAnswerTimeout, [this] { return edge_monitor_.report(); });
+}
+
+uint32_t Supervisor::drain(std::chrono::milliseconds deadline) {
+  return answer(kLoopAnswerTimeout, [this, deadline] {
+    log_->info("draining: {} jobs are left, within {:g} s", jobs_.unfinished(),
+               std::chrono::duration<double>(deadline).count());
+    jobs_.close("the daemon drains");
+    shutdown_.drain(deadline);
+    return static_cast<uint32_t>(jobs_.unfinished());
+  });
+}
+
+Status Supervisor::live() {
+  return answer(kLiveAnswerTimeout, [] { return absl::OkStatus(); });
+}
+
+Status Supervisor::ready() {
+  return answer(kLiveAnswerTimeout, [this] { return readiness(); });
+}
+
+Status Supervisor::readiness() const {
+  if (shutdown_.phase() != Shutdown::Phase::kServing) return absl::UnavailableError("the daemon is draining");
+  LATENTD_RETURN_IF_ERROR(fleet_.readiness());
+  // What should have happened by now has: the dispatcher and its timers move.
+  if (jobs_.nextDeadline() < deps_.clock.now() - kLiveAnswerTimeout) {
+    return absl::UnavailableError("the dispatcher does not move");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace latentd::supervisor
