@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+#include "runtime/base/status.h"
+#include "stages/stage.h"
+#include "stages/weights/model_config.h"
+
+// What every model stage checks the same way.
+namespace latentd::stages {
+
+// Where and in what a stage computes.
+struct ComputeTarget {
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;
+};
+
+// INVALID_ARGUMENT for a device that is none, or a dtype that is not float32, bfloat16 or float16.
+StatusOr<ComputeTarget> computeTarget(const LoadContext& context);
+
+// FAILED_PRECONDITION if model_index.json does not give the component this class.
+Status checkComponentClass(ModelConfig& index, std::string_view component, std::string_view class_name);
+
+// INVALID_ARGUMENT that names the methods of the stage.
+Status unknownMethod(const Stage& stage, const std::string& method);
+
+}  // namespace latentd::stages
