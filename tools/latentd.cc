@@ -1,0 +1,307 @@
+// latentd: the daemon. Reads a topology, starts its workers, serves jobs. Flags, wiring and nothing else.
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/api/server.h"
+#include "runtime/base/child_spawner.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/event_loop.h"
+#include "runtime/base/log.h"
+#include "runtime/base/status.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/base/version.h"
+#include "runtime/config/loader.h"
+#include "runtime/config/plan.h"
+#include "runtime/config/schema.h"
+#include "runtime/media/output_factory.h"
+#include "runtime/metrics/component_metrics.h"
+#include "runtime/metrics/http_endpoint.h"
+#include "runtime/metrics/registry.h"
+#include "runtime/supervisor/runtime_dir.h"
+#include "runtime/supervisor/supervisor.h"
+
+namespace latentd {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Also in --help.
+enum class Exit : int { kOrderly = 0, kFailed = 1, kUsage = 2, kKilled = 3 };
+
+constexpr const char* kFooter =
+    R"(Ctrl-C or SIGTERM once: no new jobs; what runs may finish, then is cancelled; ends within deadlines.shutdown_grace.
+A second time: kills the workers.
+
+Exit codes: 0 ended in order; 1 could not start or go on (the cause is printed); 2 bad command line or topology;
+3 killed by a second signal.
+
+Environment: XDG_RUNTIME_DIR is where the private folder for sockets goes unless the topology says runtime_dir.)";
+
+// How long the public port may take to end its calls once no job is left: watchers have had their last state.
+constexpr std::chrono::milliseconds kServerGrace{500};
+
+struct Arguments {
+  std::string config;
+  bool check = false;
+  bool json = false;
+  bool print_schema = false;
+  std::string log_level;
+  bool log_json = false;
+  std::string worker_binary;
+  std::string encoder_binary;
+  std::string listen;
+  std::string http;
+  std::string ports_file;
+};
+
+int fail(Exit code, const Status& status) {
+  std::fprintf(stderr, "latentd: %s\n", messageOf(status).c_str());
+  return static_cast<int>(code);
+}
+
+// The exit code if the program ends here: --help, --version, or a bad command line.
+std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
+  CLI::App app{
+      "Serves staged video diffusion models from one machine: starts the worker processes that a topology file "
+      "describes and turns prompts into videos. latentctl is its client.",
+      "latentd"};
+  app.set_version_flag("--version", std::string(kVersion));
+  app.footer(kFooter);
+  app.add_option("--config", arguments.config, "Topology file (YAML); --print-schema documents its keys");
+  CLI::Option* check = app.add_flag("--check", arguments.check, "Print what the topology resolves to, and exit");
+  app.add_flag("--json", arguments.json, "With --check: as JSON")->needs(check);
+  app.add_flag("--print-schema", arguments.print_schema, "Document every key of the topology file, and exit");
+  app.add_option("--listen", arguments.listen, "HOST:PORT of the gRPC API, over the topology's; port 0: any free one");
+  app.add_option("--http", arguments.http,
+                 "HOST:PORT of metrics and health, over the topology's; port 0: any free one");
+  app.add_option("--ports-file", arguments.ports_file,
+                 "Once ready, write lines grpc=HOST:PORT and http=HOST:PORT here");
+  app.add_option("--log-level", arguments.log_level, "trace, debug, info, warn or error, over the topology's");
+  app.add_flag("--log-json", arguments.log_json, "Log one JSON object a line");
+  app.add_option("--worker-binary", arguments.worker_binary, "latent-worker to start; default: the one beside latentd");
+  app.add_option("--encoder-binary", arguments.encoder_binary, "latent-encoder to start; default: beside latentd");
+  try {
+    app.parse(argc, argv);
+    if (!arguments.print_schema && arguments.config.empty()) throw CLI::RequiredError("--config");
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : static_cast<int>(Exit::kUsage);
+  }
+  return std::nullopt;
+}
+
+config::Surroundings surroundings() {
+  config::Surroundings found;
+  const char* runtime_dir = getenv("XDG_RUNTIME_DIR");
+  if (runtime_dir != nullptr && fs::is_directory(runtime_dir)) found.runtime_dir = runtime_dir;
+  found.cores = std::max(1U, std::thread::hardware_concurrency());
+  return found;
+}
+
+Status override(const std::string& flag, const std::string& text, const char* key, config::Endpoint& endpoint) {
+  if (text.empty()) return absl::OkStatus();
+  StatusOr<config::Value> value = config::parseScalar(config::KeyTable().find(key)->rule, text);
+  if (!value.ok()) return annotate(value.status(), flag);
+  endpoint = std::get<config::Endpoint>(*value);
+  return absl::OkStatus();
+}
+
+StatusOr<config::Topology> loadTopology(const Arguments& arguments) {
+  LATENTD_ASSIGN_OR_RETURN(config::Topology topology, config::loadTopology(arguments.config, surroundings()));
+  LATENTD_RETURN_IF_ERROR(override("--listen", arguments.listen, "listen", topology.listen));
+  LATENTD_RETURN_IF_ERROR(override("--http", arguments.http, "http", topology.http));
+  if (!arguments.log_level.empty()) topology.log.level = arguments.log_level;
+  if (arguments.log_json) topology.log.format = config::LogFormat::kJson;
+  return topology;
+}
+
+// A program of ours: the one that was named, or the one beside this executable.
+StatusOr<std::string> findBinary(const std::string& flag, const std::string& given, const std::string& name) {
+  std::error_code error;
+  const std::string path =
+      given.empty() ? (fs::read_symlink("/proc/self/exe", error).parent_path() / name).string() : given;
+  if (access(path.c_str(), X_OK) == 0) return path;
+  return absl::NotFoundError(path + " is not an executable file: build or install " + name + ", or name it with " +
+                             flag);
+}
+
+// SIGINT and SIGTERM as events of the loop. Blocked before any thread starts, so that no thread takes them.
+class SignalWatch {
+ public:
+  static void block() {
+    const sigset_t set = signals();
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    // Peers that close early are errors of a write, not the end of the daemon.
+    signal(SIGPIPE, SIG_IGN);
+  }
+
+  SignalWatch(EventLoop& loop, std::function<void()> on_signal) : loop_(loop) {
+    const sigset_t set = signals();
+    fd_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    auto watched = loop.watch(fd_.get(), EPOLLIN, [this, on_signal = std::move(on_signal)](uint32_t) {
+      signalfd_siginfo info{};
+      while (read(fd_.get(), &info, sizeof(info)) == sizeof(info))
+        on_signal();
+    });
+    if (watched.ok()) watch_ = *watched;
+  }
+  ~SignalWatch() { loop_.unwatch(watch_); }
+  bool valid() const { return watch_.id != 0; }
+
+ private:
+  static sigset_t signals() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    return set;
+  }
+
+  EventLoop& loop_;
+  UniqueFd fd_;
+  EventLoop::Watch watch_;
+};
+
+std::vector<std::string> environmentOf() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    entries.emplace_back(*entry);
+  return entries;
+}
+
+// Complete before it gets its name: whoever waits for the file never sees half of it.
+Status writePortsFile(const std::string& path, const std::string& grpc, const std::string& http) {
+  if (path.empty()) return absl::OkStatus();
+  const std::string partial = path + ".partial";
+  std::ofstream file(partial);
+  file << "grpc=" << grpc << "\nhttp=" << http << "\n";
+  file.close();
+  if (file.fail() || rename(partial.c_str(), path.c_str()) != 0) return errnoStatus(errno, "write " + path);
+  return absl::OkStatus();
+}
+
+struct Binaries {
+  std::string worker;
+  std::string encoder;
+};
+
+StatusOr<std::unique_ptr<media::SpoolOutputFactory>> makeOutputs(const config::Topology& topology,
+                                                                 const supervisor::RuntimeDir& runtime_dir,
+                                                                 const std::string& encoder, ChildSpawner& spawner,
+                                                                 const Clock& clock) {
+  media::SpoolOutputFactory::Options options;
+  options.spool.dir = topology.spool.dir.empty() ? runtime_dir.file("spool") : topology.spool.dir;
+  options.spool.bytes_max = topology.spool.bytes_max;
+  options.spool.retention = topology.spool.retention;
+  options.encoder = encoder;
+  options.encode_deadline = topology.deadlines.encode;
+  return media::SpoolOutputFactory::create(std::move(options), spawner, clock);
+}
+
+// Everything that serves, from the private folder to the ports; returns when it has ended.
+Status serve(const config::Topology& topology, const Arguments& arguments, const Binaries& binaries) {
+  const SteadyClock clock;
+  metrics::Registry registry;
+  metrics::registerBuildInfo(registry, kVersion);
+  metrics::ApiMetrics api_metrics(registry);
+  LATENTD_ASSIGN_OR_RETURN(const supervisor::RuntimeDir runtime_dir,
+                           supervisor::RuntimeDir::create(topology.runtime_dir));
+  ChildSpawner spawner(environmentOf());
+  LATENTD_ASSIGN_OR_RETURN(const auto outputs, makeOutputs(topology, runtime_dir, binaries.encoder, spawner, clock));
+  EventLoop loop(clock);
+  std::string grpc_address;
+  std::string http_address;
+  std::mt19937_64 random{std::random_device()()};
+  const auto on_ready = [&] {
+    std::printf("ready: gRPC on %s, metrics and health on http://%s\n", grpc_address.c_str(), http_address.c_str());
+    std::fflush(stdout);
+    const Status written = writePortsFile(arguments.ports_file, grpc_address, http_address);
+    if (!written.ok()) getLogger("latentd")->error("{}", messageOf(written));
+  };
+  supervisor::Supervisor supervisor({.topology = topology,
+                                     .clock = clock,
+                                     .loop = loop,
+                                     .spawner = spawner,
+                                     .outputs = *outputs,
+                                     .registry = registry,
+                                     .runtime_dir = runtime_dir,
+                                     .worker_binary = binaries.worker,
+                                     .random = [&random] { return random(); },
+                                     .on_ready = on_ready});
+  const SignalWatch signals(loop, [&supervisor] { supervisor.interrupt(); });
+  if (!signals.valid())
+    return absl::ResourceExhaustedError("no descriptors left for signals: raise the open files limit");
+
+  // Both ports before any worker: a port that is taken is known at once, not after the model is loaded.
+  LATENTD_ASSIGN_OR_RETURN(const auto server, api::Server::start({.host = topology.listen.host,
+                                                                  .port = topology.listen.port,
+                                                                  .drain_deadline = topology.deadlines.job},
+                                                                 supervisor, api_metrics));
+  LATENTD_ASSIGN_OR_RETURN(const auto http,
+                           metrics::HttpEndpoint::start({.host = topology.http.host,
+                                                         .port = topology.http.port,
+                                                         .live = [&supervisor] { return supervisor.live(); },
+                                                         .ready = [&supervisor] { return supervisor.ready(); },
+                                                         .config_text = config::planText(topology)},
+                                                        registry));
+  grpc_address = server->address();
+  http_address = config::toString(config::Endpoint{topology.http.host, http->port()});
+  std::printf("latentd %s: gRPC on %s, metrics and health on http://%s; loading\n", kVersion.data(),
+              grpc_address.c_str(), http_address.c_str());
+  std::fflush(stdout);
+  LATENTD_RETURN_IF_ERROR(supervisor.start());
+  loop.run();
+  server->stop(kServerGrace);
+  return supervisor.outcome();
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  if (const std::optional<int> code = parse(argc, argv, arguments)) return *code;
+  if (arguments.print_schema) {
+    std::printf("%s", config::printSchema(config::KeyTable()).c_str());
+    return 0;
+  }
+  const StatusOr<config::Topology> topology = loadTopology(arguments);
+  if (!topology.ok()) return fail(Exit::kUsage, topology.status());
+  if (arguments.check) {
+    std::printf("%s\n", (arguments.json ? config::planJson(*topology) : config::planText(*topology)).c_str());
+    return 0;
+  }
+  const StatusOr<std::string> worker = findBinary("--worker-binary", arguments.worker_binary, "latent-worker");
+  if (!worker.ok()) return fail(Exit::kUsage, worker.status());
+  const StatusOr<std::string> encoder = findBinary("--encoder-binary", arguments.encoder_binary, "latent-encoder");
+  if (!encoder.ok()) return fail(Exit::kUsage, encoder.status());
+  const Status logging = initLogging(
+      {.level = topology->log.level, .json = topology->log.format == config::LogFormat::kJson, .process = "latentd"});
+  if (!logging.ok()) return fail(Exit::kUsage, annotate(logging, "--log-level"));
+
+  SignalWatch::block();
+  const Status outcome = serve(*topology, arguments, {*worker, *encoder});
+  if (outcome.ok()) return static_cast<int>(Exit::kOrderly);
+  return fail(outcome.code() == absl::StatusCode::kAborted ? Exit::kKilled : Exit::kFailed, outcome);
+}
+
+}  // namespace
+}  // namespace latentd
+
+int main(int argc, char** argv) { return latentd::run(argc, argv); }
