@@ -1,0 +1,462 @@
+#include "runtime/worker/stage_executor.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <new>
+#include <stdexcept>
+
+#include "runtime/worker/tensor_convert.h"
+#include "tests/runtime/worker/fakes.h"
+
+namespace latentd::worker {
+namespace {
+
+using internal::v1::RunStage;
+using stages::RunContext;
+using stages::TensorTree;
+using Code = absl::StatusCode;
+
+constexpr uint32_t kIn = 1;
+constexpr uint32_t kOut = 2;
+constexpr uint32_t kOtherOut = 3;
+
+StatusOr<TensorTree> echo(const TensorTree& inputs, RunContext&) {
+  return dictOf("y", inputs.find("x") != nullptr ? *inputs.find("x") : TensorTree(int64_t{0}));
+}
+
+// One executor over fake channels: input 1, outputs 2 and 3.
+struct Fixture {
+  explicit Fixture(LambdaStage::Run run) : Fixture(std::move(run), StepGate::createRegion().value(), Rank(0), 1) {}
+  Fixture(LambdaStage::Run run, ShmRegion gate, Rank rank, uint32_t ranks) {
+    in->on_receive = [](uint64_t sequence) { return toArtifact(tensorDict("x", static_cast<double>(sequence))); };
+    channels.consumers[kIn] = in;
+    channels.producers[kOut] = out;
+    channels.producers[kOtherOut] = other_out;
+    executor = std::make_unique<StageExecutor>(
+        StageExecutor::Environment{&channels, &events, &descriptors, ranks},
+        StepGate::attach(std::move(gate), rank).value(),
+        [run]() -> StatusOr<std::unique_ptr<stages::Stage>> { return std::make_unique<LambdaStage>(run); },
+        [](const Status& status) { FAIL(status.ToString()); });
+  }
+
+  RunStage command(const std::string& job, uint64_t sequence, const std::string& method = "work") {
+    RunStage message;
+    message.set_job_id(job);
+    message.set_method(method);
+    if (method == "work") addRef(*message.add_inputs(), kIn, sequence);
+    if (method != "show") {
+      addRef(*message.add_outputs(), kOut, sequence);
+      addRef(*message.add_outputs(), kOtherOut, sequence);
+    }
+    return message;
+  }
+  static void addRef(internal::v1::ArtifactRef& ref, uint32_t channel, uint64_t sequence) {
+    ref.set_channel_id(channel);
+    ref.set_sequence(sequence);
+  }
+  Code codeOf(const std::string& job) {
+    const auto end = events.end(job);
+    return end.has_done() ? Code::kOk : static_cast<Code>(end.failed().status().code());
+  }
+  // Both outputs of a number ended alike.
+  Code outputs(uint64_t sequence) {
+    const auto first = out->ended(sequence);
+    const auto second = other_out->ended(sequence);
+    REQUIRE(first.has_value());
+    REQUIRE(second.has_value());
+    CHECK(first->code() == second->code());
+    return first->code();
+  }
+  // The executor is as good as new.
+  void checkNextJobRuns(uint64_t sequence) {
+    in->barrier = nullptr;
+    out->barrier = nullptr;
+    executor->submit(command("next", sequence, "make"));
+    CHECK(codeOf("next") == Code::kOk);
+    CHECK(outputs(sequence) == Code::kOk);
+  }
+
+  FakeTable channels;
+  RecordingSink events;
+  DescriptorInbox descriptors;
+  std::shared_ptr<FakeConsumer> in = std::make_shared<FakeConsumer>();
+  std::shared_ptr<FakeProducer> out = std::make_shared<FakeProducer>();
+  std::shared_ptr<FakeProducer> other_out = std::make_shared<FakeProducer>();
+  std::unique_ptr<StageExecutor> executor;  // last: it uses all of the above
+};
+
+TEST_CASE("executor: commands run in order and report what happened, in order", "[worker]") {
+  Fixture fixture([](const TensorTree& inputs, RunContext& context) {
+    for (uint32_t step = 0; step < 3; ++step) {
+      REQUIRE(context.beginStep(step, 3).ok());
+      context.finishStep(step, 3);
+    }
+    return echo(inputs, context);
+  });
+  fixture.executor->submit(fixture.command("a", 0));
+  fixture.executor->submit(fixture.command("b", 1));
+  const auto done = fixture.events.end("b").done();
+  std::string story;
+  for (const auto& event : fixture.events.all()) {
+    if (event.has_started()) story += "S" + event.started().job_id();
+    if (event.has_inputs_consumed()) story += "C" + event.inputs_consumed().job_id();
+    if (event.has_progress()) story += std::to_string(event.progress().step());
+    if (event.has_done()) story += "D" + event.done().job_id() + " ";
+  }
+  CHECK(story == "SaCa123Da SbCb123Db ");
+  CHECK(done.timings().step_seconds_size() == 3);
+  REQUIRE(done.outputs_size() == 2);
+  CHECK(done.outputs(0).keys(0) == "y");
+  CHECK(done.outputs(0).bytes() == 24);
+  CHECK(done.outputs(1).artifact().channel_id() == kOtherOut);
+  const TensorTree received = fromArtifact(fixture.out->published(1)).value();
+  CHECK(received.find("y")->getIf<at::Tensor>()->sum().item().toDouble() == 6.0);
+}
+
+// ---- cancellation at every point ----------------------------------------------------------------------------
+
+TEST_CASE("executor: a cancel ends the command wherever it is, and every promise with it", "[worker][cancel]") {
+  std::atomic<bool> in_step = false;
+  Fixture fixture([&](const TensorTree& inputs, RunContext& context) -> StatusOr<TensorTree> {
+    if (inputs.find("x") == nullptr) return echo(inputs, context);
+    for (uint32_t step = 0; step < 1'000'000; ++step) {
+      LATENTD_RETURN_IF_ERROR(context.beginStep(step, 1'000'000));
+      if (fixture.out->barrier != nullptr) return echo(inputs, context);
+      in_step = true;
+      context.finishStep(step, 1'000'000);
+    }
+    return absl::InternalError("never cancelled");
+  });
+  std::string consumed = "received";
+  SECTION("while it waits for an input") {
+    fixture.in->barrier = std::make_shared<Barrier>();
+    consumed = "cancelled";
+    fixture.executor->submit(fixture.command("a", 0));
+    REQUIRE(fixture.in->barrier->waitUntilReached());
+    fixture.executor->cancel("a");
+  }
+  SECTION("between steps") {
+    fixture.executor->submit(fixture.command("a", 0));
+    fixture.events.wait([](const auto& event) { return event.has_progress(); });
+    fixture.executor->cancel("a");
+  }
+  SECTION("while it waits for a slot") {
+    fixture.out->barrier = std::make_shared<Barrier>();
+    fixture.executor->submit(fixture.command("a", 0));
+    REQUIRE(fixture.out->barrier->waitUntilReached());
+    fixture.executor->cancel("a");
+  }
+  SECTION("while another command computes") {
+    fixture.in->barrier = std::make_shared<Barrier>();
+    consumed = "cancelled";
+    fixture.executor->submit(fixture.command("first", 7));
+    REQUIRE(fixture.in->barrier->waitUntilReached());
+    fixture.executor->submit(fixture.command("a", 0));
+    fixture.executor->cancel("a");
+    // At once: the first still waits.
+    CHECK(fixture.codeOf("a") == Code::kCancelled);
+    fixture.executor->cancel("first");
+    CHECK(fixture.codeOf("first") == Code::kCancelled);
+    CHECK(fixture.outputs(7) == Code::kCancelled);
+  }
+  CHECK(fixture.codeOf("a") == Code::kCancelled);
+  CHECK_FALSE(fixture.events.end("a").failed().recycle());
+  CHECK(fixture.in->ended(0) == consumed);
+  CHECK(fixture.outputs(0) == Code::kCancelled);
+  fixture.checkNextJobRuns(1);
+}
+
+TEST_CASE("executor: cancelling a job without a command here does nothing", "[worker][cancel]") {
+  Fixture fixture(echo);
+  fixture.executor->cancel("unknown");
+  fixture.executor->submit(fixture.command("unknown", 0));
+  CHECK(fixture.codeOf("unknown") == Code::kOk);
+}
+
+// ---- failure at every point ---------------------------------------------------------------------------------
+
+struct Failure {
+  const char* name;
+  Code code;
+  bool recycle;
+  LambdaStage::Run run;
+};
+
+TEST_CASE("executor: whatever the stage does wrong fails its job alone", "[worker]") {
+  const std::vector<Failure> failures{
+      {"an error", Code::kDataLoss, false,
+       [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> { return absl::DataLossError("bad weights"); }},
+      {"a torch error", Code::kInternal, false,
+       [](const TensorTree& inputs, RunContext&) -> StatusOr<TensorTree> {
+         return dictOf("y", TensorTree(inputs.find("x")->getIf<at::Tensor>()->reshape({5})));
+       }},
+      {"more memory than there is", Code::kResourceExhausted, false,
+       [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> {
+         return dictOf("y", TensorTree(at::empty({int64_t{1} << 50})));
+       }},
+      {"std::bad_alloc", Code::kResourceExhausted, false,
+       [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> { throw std::bad_alloc(); }},
+      {"std::runtime_error", Code::kInternal, false,
+       [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> { throw std::runtime_error("odd"); }},
+      {"a device error", Code::kInternal, true,
+       [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> {
+         throw c10::AcceleratorError({"f", "f.cc", 1}, 700, "an illegal memory access was encountered");
+       }},
+      {"something unknown", Code::kInternal, true,
+       [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> { throw 7; }},
+      {"no dictionary", Code::kInternal, false,
+       [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> { return TensorTree(true); }},
+      {"a missing output", Code::kInternal, false,
+       [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> { return tensorDict("z", 1); }},
+      {"a complex tensor", Code::kInvalidArgument, false,
+       [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> {
+         return dictOf("y", TensorTree(at::empty({2}, at::TensorOptions().dtype(at::kComplexFloat))));
+       }},
+      {"a step out of range", Code::kInternal, false,
+       [](const TensorTree&, RunContext& context) -> StatusOr<TensorTree> { return context.beginStep(3, 3); }},
+  };
+  for (const Failure& failure : failures) {
+    INFO(failure.name);
+    std::atomic<bool> fail = true;
+    Fixture fixture([&](const TensorTree& inputs, RunContext& context) -> StatusOr<TensorTree> {
+      return fail.exchange(false) ? failure.run(inputs, context) : echo(inputs, context);
+    });
+    fixture.executor->submit(fixture.command("a", 0));
+    CHECK(fixture.codeOf("a") == failure.code);
+    CHECK(fixture.events.end("a").failed().recycle() == failure.recycle);
+    CHECK(fixture.outputs(0) == failure.code);
+    if (failure.recycle) {
+      fixture.executor->submit(fixture.command("next", 1));
+      CHECK(fixture.codeOf("next") == Code::kUnavailable);
+      CHECK(fixture.outputs(1) == Code::kUnavailable);
+      CHECK(fixture.in->ended(1) == "failed");
+    } else {
+      fixture.checkNextJobRuns(1);
+    }
+  }
+}
+
+TEST_CASE("executor: memory that ran out is reported with the sizes", "[worker]") {
+  Fixture fixture([](const TensorTree&, RunContext&) -> StatusOr<TensorTree> {
+    return dictOf("y", TensorTree(at::empty({int64_t{1} << 50})));
+  });
+  fixture.executor->submit(fixture.command("a", 0));
+  const std::string message = fixture.events.end("a").failed().status().message();
+  CHECK(message.find("4503599627370496 bytes") != std::string::npos);
+  CHECK(message.find("the process holds") != std::string::npos);
+}
+
+TEST_CASE("executor: what goes wrong around the stage ends every promise, too", "[worker]") {
+  Fixture fixture(echo);
+  RunStage command = fixture.command("a", 0);
+  Code expected = Code::kOk;
+  std::string consumed = "received";
+  SECTION("the producer aborted an input") {
+    fixture.in->on_receive = [](uint64_t) { return absl::ResourceExhaustedError("out of memory upstream"); };
+    expected = Code::kResourceExhausted;
+  }
+  SECTION("an input is no dictionary") {
+    fixture.in->on_receive = [](uint64_t) { return toArtifact(TensorTree(int64_t{4})); };
+    expected = Code::kInvalidArgument;
+  }
+  SECTION("an input lacks the key") {
+    fixture.in->on_receive = [](uint64_t) { return toArtifact(tensorDict("w", 1)); };
+    expected = Code::kInvalidArgument;
+  }
+  SECTION("two edges bring the same key") {
+    Fixture::addRef(*command.add_inputs(), kIn, 1);
+    expected = Code::kInvalidArgument;
+  }
+  SECTION("an unknown method") {
+    command.set_method("dance");
+    expected = Code::kNotFound;
+    consumed = "failed";
+  }
+  SECTION("a ring that never came") {
+    command.set_frame_ring_id(99);
+    expected = Code::kDeadlineExceeded;
+    consumed = "failed";
+  }
+  SECTION("a ring that is none") {
+    command.set_frame_ring_id(5);
+    fixture.descriptors.put(5, UniqueFd(::dup(0)));
+    expected = Code::kInvalidArgument;
+    consumed = "failed";
+  }
+  SECTION("the second consumer died") {
+    fixture.other_out->on_publish = [](uint64_t) { return absl::UnavailableError("consumer rank 0 died"); };
+    fixture.executor->submit(std::move(command));
+    CHECK(fixture.codeOf("a") == Code::kUnavailable);
+    CHECK(fixture.out->ended(0)->ok());
+    CHECK(fixture.other_out->ended(0)->code() == Code::kUnavailable);
+    return;
+  }
+  SECTION("an edge was retired while it waited") {
+    fixture.in->on_receive = [&](uint64_t) {
+      fixture.channels.consumers.erase(kIn);
+      return absl::CancelledError("closed");
+    };
+    expected = Code::kUnavailable;
+  }
+  fixture.executor->submit(std::move(command));
+  CHECK(fixture.codeOf("a") == expected);
+  CHECK(fixture.outputs(0) == expected);
+  CHECK(fixture.in->ended(0) == consumed);
+}
+
+TEST_CASE("executor: tensors that no edge takes are refused, scalars travel in Done", "[worker]") {
+  const bool tensor = GENERATE(true, false);
+  Fixture fixture([&](const TensorTree&, RunContext&) -> StatusOr<TensorTree> {
+    return tensor ? tensorDict("y", 1) : dictOf("y", TensorTree(std::string("thirty-two \xff")));
+  });
+  RunStage command = fixture.command("a", 0, "make");
+  command.clear_outputs();
+  fixture.executor->submit(std::move(command));
+  CHECK(fixture.codeOf("a") == (tensor ? Code::kFailedPrecondition : Code::kOk));
+  if (!tensor) CHECK(fixture.events.end("a").done().small_result() == "{\"y\":\"thirty-two \xef\xbf\xbd\"}");
+}
+
+// ---- bounds and ends ----------------------------------------------------------------------------------------
+
+TEST_CASE("executor: its queue is bounded and a close ends all of it", "[worker]") {
+  Fixture fixture(echo);
+  fixture.in->barrier = std::make_shared<Barrier>();
+  fixture.executor->submit(fixture.command("running", 0));
+  REQUIRE(fixture.in->barrier->waitUntilReached());
+  for (uint64_t n = 1; n <= StageExecutor::kCommandsMax; ++n) {
+    fixture.executor->submit(fixture.command(std::to_string(n), n));
+  }
+  const uint64_t past = StageExecutor::kCommandsMax + 1;
+  fixture.executor->submit(fixture.command("past", past));
+  CHECK(fixture.codeOf("past") == Code::kResourceExhausted);
+  CHECK(fixture.outputs(past) == Code::kResourceExhausted);
+  fixture.executor->close(absl::CancelledError("the worker ends"));
+  CHECK(fixture.executor->join(soon()));
+  for (uint64_t n = 0; n <= StageExecutor::kCommandsMax; ++n) {
+    CHECK(fixture.outputs(n) == Code::kCancelled);
+    CHECK(fixture.in->ended(n) == "cancelled");
+  }
+  fixture.executor->submit(fixture.command("late", past + 1));
+  CHECK(fixture.codeOf("late") == Code::kCancelled);
+}
+
+TEST_CASE("executor: a stage that does not start ends the commands sent ahead", "[worker]") {
+  FakeTable channels;
+  channels.producers[kOut] = std::make_shared<FakeProducer>();
+  RecordingSink events;
+  DescriptorInbox descriptors;
+  Barrier reported;
+  StageExecutor executor(
+      {&channels, &events, &descriptors, 1}, StepGate::attach(StepGate::createRegion().value(), Rank(0)).value(),
+      []() -> StatusOr<std::unique_ptr<stages::Stage>> { return absl::NotFoundError("model.safetensors"); },
+      [&](const Status& status) {
+        if (status.code() == Code::kNotFound) reported.open();
+      });
+  CHECK(reported.pass({}).ok());
+  RunStage command;
+  command.set_job_id("a");
+  Fixture::addRef(*command.add_outputs(), kOut, 0);
+  executor.submit(std::move(command));
+  CHECK(events.end("a").failed().status().code() == static_cast<int>(Code::kNotFound));
+  CHECK(channels.producers[kOut]->ended(0)->code() == Code::kNotFound);
+}
+
+TEST_CASE("executor: a stage stalls by computing without a step, not by waiting", "[worker]") {
+  Barrier computing;
+  std::stop_source never;
+  Fixture fixture([&](const TensorTree& inputs, RunContext& context) -> StatusOr<TensorTree> {
+    LATENTD_RETURN_IF_ERROR(computing.pass(never.get_token()));
+    return echo(inputs, context);
+  });
+  fixture.in->barrier = std::make_shared<Barrier>();
+  fixture.out->barrier = std::make_shared<Barrier>();
+  RunStage command = fixture.command("a", 0);
+  command.set_stall_timeout_ms(1);
+  const auto outlast = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+  fixture.executor->submit(std::move(command));
+  REQUIRE(fixture.in->barrier->waitUntilReached());
+  outlast();
+  CHECK_FALSE(fixture.executor->stalled());
+  fixture.in->barrier->open();
+  REQUIRE(computing.waitUntilReached());
+  outlast();
+  CHECK(fixture.executor->stalled());
+  computing.open();
+  REQUIRE(fixture.out->barrier->waitUntilReached());
+  outlast();
+  CHECK_FALSE(fixture.executor->stalled());
+  fixture.out->barrier->open();
+  CHECK(fixture.codeOf("a") == Code::kOk);
+}
+
+// ---- several ranks ------------------------------------------------------------------------------------------
+
+TEST_CASE("executor: two ranks stop at the same step, whoever hears of the cancel first", "[worker][cancel]") {
+  const ShmRegion region = StepGate::createRegion().value();
+  const auto share = [&] { return ShmRegion::map(duplicateFd(region.fd()).value(), 1).value(); };
+  std::atomic<uint32_t> entered[2] = {0, 0};
+  const auto stepper = [&](int rank) {
+    return [&, rank](const TensorTree& inputs, RunContext& context) -> StatusOr<TensorTree> {
+      for (uint32_t step = 0; step < 1'000'000; ++step) {
+        LATENTD_RETURN_IF_ERROR(context.beginStep(step, 1'000'000));
+        entered[rank] = step + 1;
+        context.finishStep(step, 1'000'000);
+      }
+      return echo(inputs, context);
+    };
+  };
+  Fixture lead(stepper(0), share(), Rank(0), 2);
+  Fixture other(stepper(1), share(), Rank(1), 2);
+  const bool waiting = GENERATE(true, false);
+  if (waiting) other.in->barrier = std::make_shared<Barrier>();
+  lead.executor->submit(lead.command("a", 0));
+  other.executor->submit(other.command("a", 0));
+  const auto progress = [](const auto& event) { return event.has_progress(); };
+  lead.events.wait(progress, 3);
+  if (waiting) {
+    // It gave up its wait, but the lead is under way: it takes part until the lead stops.
+    REQUIRE(other.in->barrier->waitUntilReached());
+    other.executor->cancel("a");
+    other.in->barrier->open();
+  } else {
+    other.events.wait(progress, 3);
+    other.executor->cancel("a");
+  }
+  other.events.wait(progress, 5);
+  lead.executor->cancel("a");
+  CHECK(lead.codeOf("a") == Code::kCancelled);
+  CHECK(other.codeOf("a") == Code::kCancelled);
+  CHECK(entered[0].load() == entered[1].load());
+  CHECK(entered[0].load() > 3);
+}
+
+TEST_CASE("executor: a queued command of another rank ends once the lead stopped it", "[worker][cancel]") {
+  const ShmRegion region = StepGate::createRegion().value();
+  const auto share = [&] { return ShmRegion::map(duplicateFd(region.fd()).value(), 1).value(); };
+  Fixture lead(echo, share(), Rank(0), 2);
+  Fixture other(echo, share(), Rank(1), 2);
+  for (Fixture* rank : {&lead, &other}) {
+    rank->in->barrier = std::make_shared<Barrier>();
+    rank->executor->submit(rank->command("first", 0));
+    REQUIRE(rank->in->barrier->waitUntilReached());
+    rank->executor->submit(rank->command("a", 1));
+  }
+  other.executor->cancel("a");
+  other.executor->endStopped();
+  CHECK_FALSE(other.out->ended(1).has_value());
+  lead.executor->cancel("a");
+  CHECK(lead.codeOf("a") == Code::kCancelled);
+  other.executor->endStopped();
+  CHECK(other.codeOf("a") == Code::kCancelled);
+  CHECK(other.outputs(1) == Code::kCancelled);
+  lead.in->barrier->open();
+  other.in->barrier->open();
+  CHECK(lead.codeOf("first") == Code::kOk);
+  CHECK(other.codeOf("first") == Code::kOk);
+}
+
+}  // namespace
+}  // namespace latentd::worker
