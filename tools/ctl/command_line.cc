@@ -1,0 +1,203 @@
+#include "tools/ctl/command_line.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tools/ctl/admin_commands.h"
+#include "tools/ctl/completion.h"
+#include "tools/ctl/exit_code.h"
+#include "tools/ctl/job_commands.h"
+#include "tools/ctl/submit.h"
+
+namespace latentd::ctl {
+namespace {
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  latentctl submit --prompt \"a red circle moving left\" -o circle.mp4\n"
+    "  latentctl submit --prompt-file story.txt --size 832x480 --frames 81 --seed 7 -o story.gif\n"
+    "  latentctl submit --prompt \"waves\" --format y4m -o - | ffplay -\n"
+    "  id=$(latentctl submit --prompt \"waves\" --detach); latentctl watch $id; latentctl download $id -o waves.mp4\n"
+    "  latentctl --json list --state running | jq -r '.jobs[].id'\n"
+    "  source <(latentctl completion bash)\n"
+    "\n"
+    "Progress and errors go to standard error, results to standard output. --json prints the messages of\n"
+    "proto/api.proto as JSON with their field names: one object, or one a line for watch, cancel and delete.\n"
+    "Environment: LATENTD_ENDPOINT is the default of --endpoint.\n\n";
+
+// The command line and what it parses into. Owner: runCommandLine(). Thread: one.
+class CommandLine {
+ public:
+  explicit CommandLine(const std::string& endpoint) {
+    global_.endpoint = endpoint;
+    app_.require_subcommand(1);
+    app_.fallthrough();
+    app_.add_option("--endpoint", global_.endpoint, "HOST:PORT of the daemon")->capture_default_str();
+    app_.add_flag("--json", global_.json, "Print JSON for programs");
+    app_.add_option("--timeout", global_.timeout_seconds, "Seconds to wait for an answer of the daemon")
+        ->check(CLI::Range(0.1, 3600.0))
+        ->capture_default_str();
+    app_.footer(std::string(kExamples) + kExitCodeHelp);
+    addSubmit();
+    addJobCommands();
+    addAdminCommands();
+    addCompletion();
+  }
+
+  int run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      // 0 for --help, which is printed here too.
+      return app_.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+    }
+    return static_cast<int>(run_());
+  }
+
+ private:
+  CLI::App* command(const std::string& name, const std::string& description, std::function<ExitCode()> run) {
+    CLI::App* added = app_.add_subcommand(name, description);
+    added->callback([this, run = std::move(run)] { run_ = run; });
+    return added;
+  }
+
+  // "90", "90s", "10m", "1h", "500ms".
+  static void addDuration(CLI::App* command, const std::string& name, std::optional<double>& seconds,
+                          const std::string& description) {
+    command->add_option(name, seconds, description + ", such as 90s, 10m or 1h")
+        ->transform(
+            CLI::AsNumberWithUnit(std::map<std::string, double>{{"ms", 0.001}, {"s", 1}, {"m", 60}, {"h", 3600}},
+                                  CLI::AsNumberWithUnit::CASE_SENSITIVE))
+        ->type_name("DURATION");
+  }
+
+  template <class T>
+  static void addCount(CLI::App* command, const std::string& name, std::optional<T>& value,
+                       const std::string& description) {
+    command->add_option(name, value, description)->check(unsignedNumber<T>())->type_name("N");
+  }
+
+  // CLI11 takes "-1" for a large unsigned number.
+  template <class T>
+  static CLI::Validator unsignedNumber() {
+    return CLI::Validator(
+        [](const std::string& text) {
+          const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+          const bool fits = digits && (text.size() < 19 || std::numeric_limits<T>::digits > 32) &&
+                            (std::numeric_limits<T>::digits > 32 || std::stoull(text) <= std::numeric_limits<T>::max());
+          return fits ? std::string()
+                      : text + " is not a whole number from 0 to " + std::to_string(std::numeric_limits<T>::max());
+        },
+        "");
+  }
+
+  void addSubmit();
+  void addJobCommands();
+  void addAdminCommands();
+  void addCompletion();
+
+  CLI::App app_{"Command line client of latentd, the daemon that turns prompts into videos.", "latentctl"};
+  GlobalOptions global_;
+  SubmitOptions submit_;
+  ListOptions list_;
+  DownloadOptions download_;
+  std::string id_;
+  std::vector<std::string> ids_;
+  std::optional<double> drain_seconds_;
+  std::string shell_;
+  std::function<ExitCode()> run_;
+};
+
+void CommandLine::addSubmit() {
+  CLI::App* submit = command("submit", "Queue a video, follow it and write it to a file",
+                             [this] { return runSubmit(global_, submit_); });
+  CLI::Option_group* prompt = submit->add_option_group("prompt", "exactly one of these");
+  prompt->add_option("--prompt", submit_.prompt, "What to show; - reads standard input")->type_name("TEXT");
+  prompt->add_option("--prompt-file", submit_.prompt_file, "A file with the prompt; - reads standard input")
+      ->type_name("FILE");
+  prompt->require_option(1);
+  submit->add_option("--negative-prompt", submit_.negative_prompt, "What to avoid")->type_name("TEXT");
+  addCount(submit, "--frames", submit_.frames, "Frames of the video");
+  submit->add_option("--size", submit_.size, "Pixels, such as 832x480")->type_name("WxH");
+  addCount(submit, "--steps", submit_.steps, "Denoise steps");
+  submit->add_option("--guidance", submit_.guidance, "Guidance scale; 1 or less switches guidance off")->type_name("X");
+  addCount(submit, "--seed", submit_.seed, "Seed of the noise; absent: a random one, which is told");
+  submit->add_option("--fps", submit_.fps, "Frames a second of the written video")->type_name("X");
+  submit->add_option("--flow-shift", submit_.flow_shift, "Shift of the noise schedule")->type_name("X");
+  submit->add_option("--priority", submit_.priority, "-100 to 100; higher first")->check(CLI::Range(-100, 100));
+  addDuration(submit, "--deadline", submit_.deadline_seconds, "Fail the job if it takes longer");
+  addDuration(submit, "--stall-timeout", submit_.stall_timeout_seconds, "Fail the job if a stage makes no progress");
+  submit->add_option("-o,--output", submit_.output, "File to write, - for standard output; default ID.FORMAT")
+      ->type_name("FILE");
+  submit->add_option("--format", submit_.format, "mp4, gif, y4m, png (contact sheet), npy or rgb; default by -o")
+      ->type_name("NAME");
+  submit->add_flag("--float", submit_.float_pixels, "npy only: float32 in [0, 1] instead of uint8");
+  submit->add_flag("--detach", submit_.detach, "Print the job's id and return");
+  submit->add_flag("-q,--quiet", submit_.quiet, "No progress");
+  submit->footer(
+      "Ctrl-C cancels the job and ends with 130; a second one leaves it running. A file appears whole or not\n"
+      "at all. npy is frames x height x width x 3; rgb is the bare bytes of the same.");
+}
+
+void CommandLine::addJobCommands() {
+  CLI::App* list = command("list", "List jobs, newest first", [this] { return runList(global_, list_); });
+  list->add_option("--state", list_.states, std::string("Only jobs in these states: ") + kStateNames)
+      ->delimiter(',')
+      ->type_name("STATE");
+  addDuration(list, "--since", list_.since_seconds, "Only jobs submitted within this time");
+  list->add_option("--limit", list_.limit, "At most so many; 0 for all")
+      ->check(unsignedNumber<uint32_t>())
+      ->type_name("N")
+      ->capture_default_str();
+  list->add_flag("-q,--quiet", list_.ids_only, "Only the ids");
+
+  const auto takesJob = [this](CLI::App* added) {
+    added->add_option("id", id_, "The job's id")->required()->type_name("ID");
+  };
+  const auto takesJobs = [this](CLI::App* added) {
+    added->add_option("ids", ids_, "The jobs' ids")->required()->type_name("ID");
+  };
+  takesJob(command("get", "Show a job in full", [this] { return runGet(global_, id_); }));
+  takesJob(command("watch", "Follow a job; ends with the job's outcome", [this] { return runWatch(global_, id_); }));
+  takesJobs(command("cancel", "Cancel jobs; returns at once", [this] { return runCancel(global_, ids_); }));
+  CLI::App* download = command("download", "Fetch a finished job's video", [this] {
+    download_.id = id_;
+    return runDownload(global_, download_);
+  });
+  takesJob(download);
+  download->add_option("-o,--output", download_.output, "File to write, - for standard output; default ID.FORMAT")
+      ->type_name("FILE");
+  takesJobs(command("delete", "Forget finished jobs and their videos", [this] { return runDelete(global_, ids_); }));
+}
+
+void CommandLine::addAdminCommands() {
+  command("topology", "Show groups, workers, edges and limits", [this] { return runTopology(global_); });
+  command("edges", "Show the edges and what passed over them", [this] { return runEdges(global_); });
+  CLI::App* drain = command("drain", "Take no new jobs, finish the others, then end the daemon",
+                            [this] { return runDrain(global_, drain_seconds_); });
+  addDuration(drain, "--deadline", drain_seconds_, "Cancel what is left after this time");
+  command("version", "Show the versions of client and daemon", [this] { return runVersion(global_); });
+}
+
+void CommandLine::addCompletion() {
+  CLI::App* completion = command("completion", "Print a completion script for a shell", [this] {
+    std::fputs(completionScript(app_, shell_).value_or("").c_str(), stdout);
+    return ExitCode::kOk;
+  });
+  completion->add_option("shell", shell_, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
+}  // namespace
+
+int runCommandLine(int argc, char** argv, const std::string& endpoint) { return CommandLine(endpoint).run(argc, argv); }
+
+}  // namespace latentd::ctl

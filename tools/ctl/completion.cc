@@ -1,0 +1,264 @@
+#include "tools/ctl/completion.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace latentd::ctl {
+namespace {
+
+// What a flag or a command's argument is completed with.
+enum class Values { kNone, kFile, kFormat, kState, kJob, kShell };
+
+constexpr std::string_view kFormats = "mp4 gif y4m png npy rgb";
+constexpr std::string_view kStates = "queued running cancelling succeeded failed cancelled";
+constexpr std::string_view kShells = "bash zsh fish";
+constexpr const char* kListJobs = "latentctl --timeout 1 list --quiet --limit 0 2>/dev/null";
+
+Values valuesOfFlag(const std::string& name) {
+  static constexpr std::array<std::pair<std::string_view, Values>, 4> kKnown{{{"--output", Values::kFile},
+                                                                              {"--prompt-file", Values::kFile},
+                                                                              {"--format", Values::kFormat},
+                                                                              {"--state", Values::kState}}};
+  for (const auto& [known, values] : kKnown) {
+    if (known == name) return values;
+  }
+  return Values::kNone;
+}
+
+Values valuesOfCommand(const std::string& name) {
+  static constexpr std::array<std::string_view, 5> kTakeJobs{"get", "watch", "cancel", "download", "delete"};
+  if (std::find(kTakeJobs.begin(), kTakeJobs.end(), name) != kTakeJobs.end()) return Values::kJob;
+  return name == "completion" ? Values::kShell : Values::kNone;
+}
+
+struct Flag {
+  std::vector<std::string> names;  // "-o", "--output"
+  std::string long_name;           // "--output"
+  std::string help;
+  bool takes_value = false;
+};
+
+std::vector<Flag> flagsOf(const CLI::App& app) {
+  std::vector<Flag> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty()) continue;
+    Flag flag;
+    for (const std::string& name : option->get_snames())
+      flag.names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames())
+      flag.names.push_back("--" + name);
+    flag.long_name = "--" + option->get_lnames().front();
+    flag.help = option->get_description();
+    flag.takes_value = option->get_items_expected_max() > 0;
+    flags.push_back(std::move(flag));
+  }
+  return flags;
+}
+
+std::vector<const CLI::App*> commandsOf(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+std::string flagNames(const CLI::App& app) {
+  std::string names;
+  for (const Flag& flag : flagsOf(app)) {
+    for (const std::string& name : flag.names)
+      names += (names.empty() ? "" : " ") + name;
+  }
+  return names;
+}
+
+// Inside single quotes of a shell, and without what ends a zsh description.
+std::string quoted(std::string text) {
+  for (char& c : text) {
+    if (c == '\'' || c == '[' || c == ']' || c == ':' || c == '\n') c = ' ';
+  }
+  return text;
+}
+
+std::string bashReply(Values values) {
+  switch (values) {
+    case Values::kFile:
+      return "COMPREPLY=($(compgen -f -- \"$cur\"))";
+    case Values::kFormat:
+      return "COMPREPLY=($(compgen -W \"" + std::string(kFormats) + "\" -- \"$cur\"))";
+    case Values::kState:
+      return "COMPREPLY=($(compgen -W \"" + std::string(kStates) + "\" -- \"$cur\"))";
+    case Values::kShell:
+      return "COMPREPLY=($(compgen -W \"" + std::string(kShells) + "\" -- \"$cur\"))";
+    case Values::kJob:
+      return "COMPREPLY=($(compgen -W \"$(" + std::string(kListJobs) + ")\" -- \"$cur\"))";
+    case Values::kNone:
+      return "COMPREPLY=()";
+  }
+  return "";
+}
+
+// Every flag of every command that takes a value, with what completes it.
+std::string bashValueCases(const CLI::App& app) {
+  std::string cases;
+  std::vector<std::string> seen;
+  std::vector<const CLI::App*> apps = commandsOf(app);
+  apps.insert(apps.begin(), &app);
+  for (const CLI::App* each : apps) {
+    for (const Flag& flag : flagsOf(*each)) {
+      if (!flag.takes_value || std::find(seen.begin(), seen.end(), flag.long_name) != seen.end()) continue;
+      seen.push_back(flag.long_name);
+      std::string pattern;
+      for (const std::string& name : flag.names)
+        pattern += (pattern.empty() ? "" : "|") + name;
+      cases += "    " + pattern + ") " + bashReply(valuesOfFlag(flag.long_name)) + "; return ;;\n";
+    }
+  }
+  return cases;
+}
+
+std::string bashScript(const CLI::App& app) {
+  std::string commands, command_cases, detection;
+  for (const CLI::App* command : commandsOf(app)) {
+    const std::string& name = command->get_name();
+    commands += (commands.empty() ? "" : " ") + name;
+    detection += (detection.empty() ? "" : "|") + name;
+    const Values values = valuesOfCommand(name);
+    command_cases += "    " + name + ")\n      if [[ $cur == -* ]]; then\n        COMPREPLY=($(compgen -W \"" +
+                     flagNames(*command) + "\" -- \"$cur\"))\n      else\n        " + bashReply(values) +
+                     "\n      fi ;;\n";
+  }
+  return "# bash completion of latentctl; load with: source <(latentctl completion bash)\n"
+         "_latentctl() {\n"
+         "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= word\n"
+         "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
+         "    case $word in " +
+         detection +
+         ") command=$word; break ;; esac\n"
+         "  done\n"
+         "  case $prev in\n" +
+         bashValueCases(app) +
+         "  esac\n"
+         "  case $command in\n" +
+         command_cases + "    *) COMPREPLY=($(compgen -W \"" + commands + " " + flagNames(app) +
+         "\" -- \"$cur\")) ;;\n"
+         "  esac\n"
+         "}\n"
+         "complete -F _latentctl latentctl\n";
+}
+
+std::string zshAction(Values values) {
+  switch (values) {
+    case Values::kFile:
+      return "_files";
+    case Values::kFormat:
+      return "(" + std::string(kFormats) + ")";
+    case Values::kState:
+      return "(" + std::string(kStates) + ")";
+    case Values::kShell:
+      return "(" + std::string(kShells) + ")";
+    case Values::kJob:
+      return "($(" + std::string(kListJobs) + "))";
+    case Values::kNone:
+      return " ";
+  }
+  return "";
+}
+
+std::string zshFlags(const CLI::App& app, const std::string& indent) {
+  std::string lines;
+  for (const Flag& flag : flagsOf(app)) {
+    for (const std::string& name : flag.names) {
+      lines += indent + "'" + name + "[" + quoted(flag.help) + "]" +
+               (flag.takes_value ? ":value:" + zshAction(valuesOfFlag(flag.long_name)) : "") + "' \\\n";
+    }
+  }
+  return lines;
+}
+
+std::string zshScript(const CLI::App& app) {
+  std::string described, cases;
+  for (const CLI::App* command : commandsOf(app)) {
+    const std::string& name = command->get_name();
+    described += "    '" + name + ":" + quoted(command->get_description()) + "'\n";
+    cases += "        " + name + ")\n          _arguments \\\n" + zshFlags(*command, "            ") +
+             "            '*:value:" + zshAction(valuesOfCommand(name)) + "' ;;\n";
+  }
+  return "#compdef latentctl\n"
+         "# zsh completion of latentctl; load with: source <(latentctl completion zsh)\n"
+         "_latentctl() {\n"
+         "  local state\n"
+         "  local -a commands\n"
+         "  commands=(\n" +
+         described +
+         "  )\n"
+         "  _arguments -C \\\n" +
+         zshFlags(app, "    ") +
+         "    '1: :->command' \\\n"
+         "    '*:: :->arguments'\n"
+         "  case $state in\n"
+         "    command) _describe command commands ;;\n"
+         "    arguments)\n"
+         "      case $words[1] in\n" +
+         cases +
+         "      esac ;;\n"
+         "  esac\n"
+         "}\n"
+         "compdef _latentctl latentctl\n";
+}
+
+std::string fishValues(Values values) {
+  switch (values) {
+    case Values::kFile:
+      return " -F";
+    case Values::kFormat:
+      return " -x -a '" + std::string(kFormats) + "'";
+    case Values::kState:
+      return " -x -a '" + std::string(kStates) + "'";
+    case Values::kShell:
+      return " -x -a '" + std::string(kShells) + "'";
+    case Values::kJob:
+      return " -x -a '(" + std::string(kListJobs) + ")'";
+    case Values::kNone:
+      return " -x";
+  }
+  return "";
+}
+
+std::string fishFlags(const CLI::App& app, const std::string& condition) {
+  std::string lines;
+  for (const Flag& flag : flagsOf(app)) {
+    lines += "complete -c latentctl -n '" + condition + "'";
+    for (const std::string& name : flag.names) {
+      lines += name.substr(0, 2) == "--" ? " -l " + name.substr(2) : " -s " + name.substr(1);
+    }
+    lines += (flag.takes_value ? fishValues(valuesOfFlag(flag.long_name)) : "") + " -d '" + quoted(flag.help) + "'\n";
+  }
+  return lines;
+}
+
+std::string fishScript(const CLI::App& app) {
+  std::string script =
+      "# fish completion of latentctl; load with: latentctl completion fish | source\n"
+      "complete -c latentctl -f\n" +
+      fishFlags(app, "__fish_use_subcommand");
+  for (const CLI::App* command : commandsOf(app)) {
+    const std::string& name = command->get_name();
+    const std::string inside = "__fish_seen_subcommand_from " + name;
+    script += "complete -c latentctl -n __fish_use_subcommand -a " + name + " -d '" +
+              quoted(command->get_description()) + "'\n" + fishFlags(*command, inside);
+    const Values values = valuesOfCommand(name);
+    if (values != Values::kNone) script += "complete -c latentctl -n '" + inside + "'" + fishValues(values) + "\n";
+  }
+  return script;
+}
+
+}  // namespace
+
+std::optional<std::string> completionScript(const CLI::App& app, const std::string& shell) {
+  if (shell == "bash") return bashScript(app);
+  if (shell == "zsh") return zshScript(app);
+  if (shell == "fish") return fishScript(app);
+  return std::nullopt;
+}
+
+}  // namespace latentd::ctl

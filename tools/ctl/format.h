@@ -1,0 +1,21 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "proto/api.pb.h"
+#include "runtime/base/status.h"
+
+namespace latentd::ctl {
+
+// "mp4", "gif", "y4m", "png", "npy", "rgb": names, and the ends of file names. UNSPECIFIED is mp4, the API's default.
+std::string formatName(v1::OutputFormat format);
+std::optional<v1::OutputFormat> parseFormat(std::string_view name);
+inline constexpr const char* kFormatNames = "mp4, gif, y4m, png, npy, rgb";
+
+// The format of a submission: --format, else the end of the output's name, else mp4. INVALID_ARGUMENT when neither
+// names one of ours, or the output is a stream without --format.
+StatusOr<v1::OutputFormat> chooseFormat(const std::string& format, const std::string& output);
+
+}  // namespace latentd::ctl

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/api.pb.h"
+
+namespace latentd::ctl {
+
+std::string formatJobs(const std::vector<v1::Job>& jobs);
+std::string formatJob(const v1::Job& job);
+
+}  // namespace latentd::ctl

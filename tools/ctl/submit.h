@@ -1,0 +1,35 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tools/ctl/client.h"
+
+namespace latentd::ctl {
+
+// The flags of `submit`; absent ones are the model's defaults.
+struct SubmitOptions {
+  std::string prompt;  // "-": standard input
+  std::string prompt_file;
+  std::optional<std::string> negative_prompt;
+  std::optional<uint32_t> frames;
+  std::string size;  // "WxH"
+  std::optional<uint32_t> steps;
+  std::optional<double> guidance;
+  std::optional<uint64_t> seed;
+  std::optional<double> fps;
+  std::optional<double> flow_shift;
+  int32_t priority = 0;
+  std::optional<double> deadline_seconds;
+  std::optional<double> stall_timeout_seconds;
+  std::string format;
+  bool float_pixels = false;
+  std::string output;  // empty: ID.FORMAT in the current folder
+  bool detach = false;
+  bool quiet = false;
+};
+
+// Submits, follows and downloads. Ctrl-C cancels the job; a second one leaves it.
+ExitCode runSubmit(const GlobalOptions& global, const SubmitOptions& options);
+
+}  // namespace latentd::ctl

@@ -1,0 +1,173 @@
+#include "tools/ctl/text.h"
+
+#include <absl/status/status.h>
+#include <fmt/format.h>
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <ctime>
+
+namespace latentd::ctl {
+namespace {
+
+// "JOB_STATE_WARMING_UP" after the prefix, lower case, blanks for underscores.
+std::string enumWords(std::string_view name, std::string_view prefix) {
+  if (name.substr(0, prefix.size()) == prefix) name.remove_prefix(prefix.size());
+  std::string words;
+  for (const char c : name)
+    words += c == '_' ? ' ' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return words;
+}
+
+// Bytes of the UTF-8 sequence that starts here, 0 if it is none (overlong forms and surrogates included).
+size_t sequenceLength(std::string_view text) {
+  const auto byte = [&](size_t i) -> unsigned { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
+  const auto continues = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return continues(1) ? 2 : 0;
+  if (first >= 0xe0 && first <= 0xef) {
+    if (!continues(1) || !continues(2)) return 0;
+    const bool overlong = first == 0xe0 && byte(1) < 0xa0;
+    const bool surrogate = first == 0xed && byte(1) >= 0xa0;
+    return overlong || surrogate ? 0 : 3;
+  }
+  if (first >= 0xf0 && first <= 0xf4) {
+    if (!continues(1) || !continues(2) || !continues(3)) return 0;
+    const bool overlong = first == 0xf0 && byte(1) < 0x90;
+    const bool beyond = first == 0xf4 && byte(1) >= 0x90;
+    return overlong || beyond ? 0 : 4;
+  }
+  return 0;
+}
+
+size_t characters(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+std::string formatBytes(uint64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string formatSeconds(double seconds) {
+  seconds = std::max(seconds, 0.0);
+  if (seconds < 9.995) return fmt::format("{:.2f} s", seconds);
+  if (seconds < 99.95) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole < 3600) return fmt::format("{}:{:02d}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02d}:{:02d}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+std::string formatNumber(double value) { return fmt::format("{:g}", value); }
+
+std::string formatTime(const google::protobuf::Timestamp& time) {
+  const std::time_t seconds = time.seconds();
+  std::tm local{};
+  if (localtime_r(&seconds, &local) == nullptr) return "?";
+  std::array<char, 32> text{};
+  const size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &local);
+  return {text.data(), length};
+}
+
+std::string stateName(v1::JobState state) { return enumWords(v1::JobState_Name(state), "JOB_STATE_"); }
+
+std::string workerStateName(v1::WorkerState state) { return enumWords(v1::WorkerState_Name(state), "WORKER_STATE_"); }
+
+std::string statusCodeName(int code) { return absl::StatusCodeToString(static_cast<absl::StatusCode>(code)); }
+
+double toSeconds(const google::protobuf::Duration& duration) {
+  return static_cast<double>(duration.seconds()) + duration.nanos() * 1e-9;
+}
+
+double toSeconds(const google::protobuf::Timestamp& time) {
+  return static_cast<double>(time.seconds()) + time.nanos() * 1e-9;
+}
+
+google::protobuf::Duration toDuration(double seconds) {
+  google::protobuf::Duration duration;
+  double whole = 0;
+  const double fraction = std::modf(seconds, &whole);
+  duration.set_seconds(static_cast<int64_t>(whole));
+  duration.set_nanos(static_cast<int32_t>(fraction * 1e9));
+  return duration;
+}
+
+double elapsedSeconds(const v1::StageProgress& stage) {
+  if (!stage.has_start_time()) return 0;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const double end =
+      stage.has_finish_time() ? toSeconds(stage.finish_time()) : std::chrono::duration<double>(now).count();
+  return std::max(0.0, end - toSeconds(stage.start_time()));
+}
+
+std::string describeParameters(const v1::JobParameters& parameters) {
+  return fmt::format("{} frames, {}x{}, {} steps, guidance {}, seed {}, {} fps", parameters.frames(),
+                     parameters.width(), parameters.height(), parameters.steps(),
+                     formatNumber(parameters.guidance_scale()), parameters.seed(), formatNumber(parameters.fps()));
+}
+
+std::string oneLine(std::string_view text, size_t columns) {
+  const bool cut = characters(text) > columns;
+  const size_t kept = cut && columns > 3 ? columns - 3 : columns;
+  std::string line;
+  size_t count = 0;
+  for (const char c : text) {
+    if ((c & 0xc0) != 0x80 && ++count > kept) break;
+    const auto code = static_cast<unsigned char>(c);
+    line += code < 0x20 || code == 0x7f ? ' ' : c;
+  }
+  return cut && columns > 3 ? line + "..." : line;
+}
+
+std::optional<size_t> invalidUtf8At(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = sequenceLength(text.substr(at));
+    if (length == 0) return at;
+    at += length;
+  }
+  return std::nullopt;
+}
+
+std::string formatTable(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i)
+      widths[i] = std::max(widths[i], characters(row[i]));
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      text += row[i];
+      if (i + 1 < row.size()) text.append(widths[i] - characters(row[i]) + 2, ' ');
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::string toJson(const google::protobuf::Message& message, bool pretty) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = pretty;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  const auto status = google::protobuf::util::MessageToJsonString(message, &text, options);
+  if (!status.ok()) return "{}\n";
+  if (text.empty() || text.back() != '\n') text += '\n';
+  return text;
+}
+
+}  // namespace latentd::ctl

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <google/protobuf/duration.pb.h>
+#include <google/protobuf/message.h>
+#include <google/protobuf/timestamp.pb.h>
+
+#include "proto/api.pb.h"
+
+// Values as people and programs read them.
+namespace latentd::ctl {
+
+std::string formatBytes(uint64_t bytes);                          // "512 B", "1.5 MiB"
+std::string formatSeconds(double seconds);                        // "0.25 s", "12.3 s", "2:05", "1:02:03"
+std::string formatNumber(double value);                           // "8", "2.5"
+std::string formatTime(const google::protobuf::Timestamp& time);  // local, "2026-01-31 14:05:09"
+std::string stateName(v1::JobState state);                        // "running"
+std::string workerStateName(v1::WorkerState state);               // "warming up"
+std::string statusCodeName(int code);                             // "UNAVAILABLE"
+
+double toSeconds(const google::protobuf::Duration& duration);
+double toSeconds(const google::protobuf::Timestamp& time);
+google::protobuf::Duration toDuration(double seconds);
+// Start to finish, or to now while it runs.
+double elapsedSeconds(const v1::StageProgress& stage);
+
+// "17 frames, 128x128, 16 steps, guidance 2.5, seed 42, 8 fps".
+std::string describeParameters(const v1::JobParameters& parameters);
+
+// One line of at most `columns` characters; control characters become blanks, and a cut shows as "...".
+std::string oneLine(std::string_view text, size_t columns);
+
+// The first byte that is not part of valid UTF-8.
+std::optional<size_t> invalidUtf8At(std::string_view text);
+
+// Left-aligned columns, two blanks apart; the first row is the heading.
+std::string formatTable(const std::vector<std::vector<std::string>>& rows);
+
+// proto3 JSON with the fields' proto names, every plain field present: the stable form of --json.
+std::string toJson(const google::protobuf::Message& message, bool pretty);
+
+}  // namespace latentd::ctl
