@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/check.h"
+
 namespace latentd::stages::vae {
 namespace {
 
@@ -32,9 +34,18 @@ at::MemoryFormat channelsLast(size_t dims) {
   return dims == 3 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
 }
 
-// [T, H, W, C] as the library's batch: one video, or T images. A view.
+// Dense [T, H, W, C] as the library's batch: one video, or T images. A view, with the strides spelled out: those of
+// dimensions of size 1 are arbitrary in a dense tensor, but the library tells channels-last memory by them.
 at::Tensor toBatch(const at::Tensor& frames, size_t dims) {
-  return dims == 3 ? frames.unsqueeze(0).permute({0, 4, 1, 2, 3}) : frames.permute({0, 3, 1, 2});
+  LATENTD_CHECK(frames.dim() == 4 && frames.is_contiguous(), "a convolution's input is dense [T, H, W, C]");
+  const int64_t time = frames.size(0);
+  const int64_t height = frames.size(1);
+  const int64_t width = frames.size(2);
+  const int64_t channels = frames.size(3);
+  const int64_t row = width * channels;
+  const int64_t frame = height * row;
+  if (dims == 2) return frames.as_strided({time, channels, height, width}, {frame, 1, row, channels});
+  return frames.as_strided({1, channels, time, height, width}, {time * frame, 1, frame, row, channels});
 }
 
 at::Tensor fromBatch(const at::Tensor& batch, size_t dims) {

@@ -73,7 +73,8 @@ at::Tensor Upsample::doubleFrames(const at::Tensor& input, FeatureCache& cache) 
   // The first half of the channels is the even frame.
   return pairs.view({sizes[0], sizes[1], sizes[2], 2, sizes[3]})
       .permute({0, 3, 1, 2, 4})
-      .reshape({2 * sizes[0], sizes[1], sizes[2], sizes[3]});
+      .reshape({2 * sizes[0], sizes[1], sizes[2], sizes[3]})
+      .contiguous();
 }
 
 Downsample Downsample::load(const LayerLoader& loader, int64_t channels, bool temporal) {
