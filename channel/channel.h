@@ -109,7 +109,7 @@ struct ProducerCallbacks {
   std::function<void()> on_bound;
   // Once, with the first error. The endpoint only answers close(), join() and stats() from then on.
   std::function<void(const Status&)> on_failed;
-  // Once: the other side asked to retire and this side has let go. close() and join() still follow.
+  // Once: both sides let go of everything, whoever began it. close() and join() still follow, and return at once.
   std::function<void()> on_retired;
 };
 
@@ -250,9 +250,9 @@ class Consumer {
 };
 
 // Connects to every publishing rank (`addresses` has one entry for each producer rank) and returns once all of them
-// accepted the handshake: within spec.progress_timeout, else DEADLINE_EXCEEDED; UNAVAILABLE if nobody listens;
-// FAILED_PRECONDITION if a rank refused, with its reason. `device` is where received tensors go. Not on the loop's
-// thread.
+// accepted the handshake: within spec.progress_timeout, else DEADLINE_EXCEEDED; UNAVAILABLE if nobody listens
+// or the producer ended; FAILED_PRECONDITION naming the field that a rank refused. `device` is where received tensors
+// go. Not on the loop's thread.
 StatusOr<std::unique_ptr<Consumer>> openConsumer(const ChannelSpec& spec, Rank rank,
                                                  const std::vector<std::string>& addresses, Device device,
                                                  const ChannelContext& context, ConsumerCallbacks callbacks = {});

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <condition_variable>
 
 #include "runtime/base/check.h"
 
@@ -16,6 +15,8 @@ namespace {
 
 // Longest sleep of a round without timers: nothing is waited for, it only bounds the wait.
 constexpr std::chrono::milliseconds kRoundMax{1000};
+// A loop that runs nothing for this long hangs: its callbacks never block for longer than a memory mapping takes.
+constexpr std::chrono::minutes kTaskMax{5};
 // Events taken in one epoll_wait; the rest come with the next.
 constexpr int kEventsMax = 64;
 constexpr uint64_t kWakeId = 0;
@@ -97,26 +98,29 @@ void EventLoop::runAndWait(const Task& task) {
     task();
     return;
   }
-  // Shared, because the poster may leave its last notify after the waiter returned.
+  // Shared, because the loop may leave its last notify after the waiter returned.
   struct Done {
-    std::mutex mutex;
-    std::condition_variable condition;
-    bool done = false;
+    Mutex mutex;
+    CondVar changed;
+    bool done GUARDED_BY(mutex) = false;
   };
   const auto state = std::make_shared<Done>();
   const bool accepted = post([&task, state] {
     task();
-    const std::lock_guard<std::mutex> held(state->mutex);
+    MutexLock lock(state->mutex);
     state->done = true;
-    state->condition.notify_all();
+    state->changed.notifyAll();
   });
   if (!accepted) {
     task();
     return;
   }
-  // An accepted task always runs (run() finishes them), so this ends when the loop gets to it.
-  std::unique_lock<std::mutex> held(state->mutex);
-  state->condition.wait(held, [&] { return state->done; });
+  // An accepted task always runs (run() finishes them), so only a hung loop gets past the bound.
+  const auto deadline = std::chrono::steady_clock::now() + kTaskMax;
+  MutexLock lock(state->mutex);
+  while (!state->done) {
+    LATENTD_CHECK(state->changed.waitUntil(state->mutex, deadline), "an event loop does not run its tasks");
+  }
 }
 
 StatusOr<EventLoop::Watch> EventLoop::watch(int fd, uint32_t events, Ready ready) {

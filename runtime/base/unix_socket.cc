@@ -101,8 +101,9 @@ StatusOr<UnixSocket::Sent> UnixSocket::send(std::string_view bytes, std::span<co
 StatusOr<UnixSocket::Received> UnixSocket::receive(Frame& frame, size_t bytes_max) {
   frame.fds.clear();
   frame.fds_lost = false;
-  frame.bytes.resize(bytes_max);
-  iovec part{frame.bytes.data(), bytes_max};
+  frame.bytes.clear();
+  if (buffer_ == nullptr) buffer_ = std::make_unique_for_overwrite<char[]>(bytes_max);
+  iovec part{buffer_.get(), bytes_max};
   ControlBuffer control;
   msghdr message{};
   ssize_t count = -1;
@@ -116,13 +117,12 @@ StatusOr<UnixSocket::Received> UnixSocket::receive(Frame& frame, size_t bytes_ma
   } while (count < 0 && errno == EINTR);
   if (count < 0) {
     const int error_number = errno;
-    frame.bytes.clear();
     if (wouldBlock(error_number)) return Received::kNothing;
     if (error_number == ECONNRESET) return Received::kClosed;
     return errnoStatus(error_number, "receiving from the peer");
   }
   takeDescriptors(message, frame);
-  frame.bytes.resize(static_cast<size_t>(count));
+  frame.bytes.assign(buffer_.get(), static_cast<size_t>(count));
   if (count == 0) return Received::kClosed;
   if ((message.msg_flags & MSG_TRUNC) != 0) {
     return makeStatus(absl::StatusCode::kInvalidArgument,

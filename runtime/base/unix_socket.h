@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -44,7 +45,7 @@ class UnixSocket {
 
   // `bytes` must not be empty: an empty message cannot be told from the end. The descriptors stay the caller's.
   StatusOr<Sent> send(std::string_view bytes, std::span<const int> fds = {});
-  // Fills `frame` (reusing its memory) with a message of at most `bytes_max`.
+  // Fills `frame` (reusing its memory) with a message of at most `bytes_max`, the same at each call.
   StatusOr<Received> receive(Frame& frame, size_t bytes_max);
 
   int fd() const { return fd_.get(); }
@@ -53,6 +54,7 @@ class UnixSocket {
 
  private:
   UniqueFd fd_;
+  std::unique_ptr<char[]> buffer_;  // of the longest message; made at the first receive()
 };
 
 // A listening SOCK_SEQPACKET socket bound to a path, which it unlinks when destroyed. Owner: anyone; move only.

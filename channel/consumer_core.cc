@@ -1,0 +1,323 @@
+#include "channel/consumer_core.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <stop_token>
+#include <utility>
+
+#include "channel/limits.h"
+#include "runtime/base/check.h"
+
+namespace latentd::channel {
+namespace {
+
+// How often a waiting call looks whether its peers move: often enough that a time-out is late by little.
+constexpr std::chrono::milliseconds kLookMax{100};
+
+}  // namespace
+
+// What a borrowed artifact keeps: the mappings, and the duty to acknowledge.
+class ConsumerCore::BorrowHold final : public BorrowedArtifact::Hold {
+ public:
+  BorrowHold(std::shared_ptr<ConsumerCore> core, SequenceNumber sequence, Claim claim)
+      : core_(std::move(core)), sequence_(sequence), claim_(std::move(claim)) {}
+  ~BorrowHold() override { core_->finish(sequence_, claim_).IgnoreError(); }
+
+ private:
+  const std::shared_ptr<ConsumerCore> core_;  // owners: this and the endpoint
+  const SequenceNumber sequence_;
+  const Claim claim_;
+};
+
+ConsumerCore::ConsumerCore(const ChannelSpec& spec, Rank rank, Device device, const ChannelContext& context,
+                           ConsumerCallbacks callbacks)
+    : spec_(spec),
+      rank_(rank),
+      device_(device),
+      context_(context),
+      callbacks_(std::move(callbacks)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+// ---- receive and borrow --------------------------------------------------------------------------------------
+
+StatusOr<ArtifactTree> ConsumerCore::receive(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait) {
+  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, wait));
+  StatusOr<ArtifactTree> tree = copyOut(claim, allocator);
+  if (!tree.ok()) {
+    giveUp(sequence, "failed");
+    return annotate(tree.status(), "receiving number " + std::to_string(sequence.value) + " of " + spec_.edge);
+  }
+  LATENTD_RETURN_IF_ERROR(finish(sequence, claim));
+  return tree;
+}
+
+StatusOr<BorrowedArtifact> ConsumerCore::borrow(SequenceNumber sequence, const WaitOptions& wait) {
+  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kBorrowed, wait));
+  StatusOr<ArtifactTree> tree = lend(claim);
+  auto hold = std::make_unique<BorrowHold>(shared_from_this(), sequence, std::move(claim));
+  LATENTD_RETURN_IF_ERROR(tree.status());
+  return BorrowedArtifact(*std::move(tree), std::move(hold));
+}
+
+StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, ArtifactState next,
+                                                  const WaitOptions& wait) {
+  // Made before the lock is taken: a request that was made already calls back at once.
+  const std::stop_callback wake(wait.cancel, [this] {
+    MutexLock lock(mutex_);
+    wakeWaiters();
+  });
+  MutexLock lock(mutex_);
+  LATENTD_RETURN_IF_ERROR(failure_);
+  LATENTD_ASSIGN_OR_RETURN(Artifact* const artifact, findOrAdd(sequence));
+  if (artifact == nullptr || artifact->receiving || artifact->claimed) {
+    return makeStatus(absl::StatusCode::kAlreadyExists, "number " + std::to_string(sequence.value) + " of " +
+                                                            spec_.edge + " has ended here, or is being received");
+  }
+  artifact->receiving = true;
+  const Status arrived = waitArrived(sequence, wait);
+  // A failure of the channel forgets the numbers that nobody reads.
+  const auto found = artifacts_.find(sequence);
+  if (found == artifacts_.end()) return failure_;
+  Artifact& waited = found->second;
+  waited.receiving = false;
+  LATENTD_RETURN_IF_ERROR(arrived);
+  if (!waited.aborted.ok()) {
+    const Status reason = waited.aborted;
+    waited.claimed = true;
+    ++stats_.aborted;
+    endIfComplete(sequence);
+    return reason;
+  }
+  StatusOr<Claim> claim = plan(waited);
+  if (claim.ok() && next == ArtifactState::kBorrowed && !claim->inOnePiece()) {
+    return makeStatus(absl::StatusCode::kFailedPrecondition,
+                      "number " + std::to_string(sequence.value) + " of " + spec_.edge +
+                          " lies in the slots of several producer ranks: receive() it");
+  }
+  if (!claim.ok()) {
+    // The number ends here; the channel goes on.
+    rememberDiscard(sequence, "failed", nullptr).IgnoreError();
+    return claim.status();
+  }
+  waited.claimed = true;
+  waited.state.move(next);
+  ++readers_;
+  return claim;
+}
+
+Status ConsumerCore::waitArrived(SequenceNumber sequence, const WaitOptions& wait) {
+  std::vector<ProgressWatch> watches;
+  for (;;) {
+    for (size_t p = 0; p < sources_.size(); ++p)
+      readSource(p);
+    LATENTD_RETURN_IF_ERROR(failure_);
+    const Artifact& artifact = artifacts_.at(sequence);
+    if (artifact.state.is(ArtifactState::kArrived) || !artifact.aborted.ok()) return absl::OkStatus();
+    LATENTD_RETURN_IF_ERROR(waitOnce(sequence, wait, watches));
+  }
+}
+
+Status ConsumerCore::waitOnce(SequenceNumber sequence, const WaitOptions& wait, std::vector<ProgressWatch>& watches) {
+  const std::string what = "waiting for number " + std::to_string(sequence.value) + " of " + spec_.edge;
+  if (wait.cancel.stop_requested()) return makeStatus(absl::StatusCode::kCancelled, what + ": cancelled");
+  const Clock::TimePoint now = context_.clock->now();
+  if (wait.deadline && now >= *wait.deadline) {
+    return makeStatus(absl::StatusCode::kDeadlineExceeded, what + ": the caller's deadline passed");
+  }
+  const uint64_t ended_by = artifacts_.at(sequence).ended_by;
+  for (size_t p = 0; p < sources_.size(); ++p) {
+    const uint64_t word = sources_[p].control->producerProgress();
+    if (watches.size() == p) watches.emplace_back(*context_.clock, word);
+    if ((ended_by >> p & 1) != 0 || watches[p].still(word) < spec_.progress_timeout) continue;
+    failLocked(makeStatus(
+        absl::StatusCode::kDeadlineExceeded,
+        what + ": " + describe(p) + " made no progress for " + std::to_string(spec_.progress_timeout.count()) + " ms"));
+    return failure_;
+  }
+  Clock::Duration look = std::min<Clock::Duration>(kLookMax, spec_.progress_timeout / 4);
+  if (wait.deadline) look = std::min<Clock::Duration>(look, *wait.deadline - now);
+  pollSources(look);
+  return absl::OkStatus();
+}
+
+void ConsumerCore::pollSources(Clock::Duration longest) {
+  if (polling_) {
+    changed_.waitUntil(mutex_, std::chrono::steady_clock::now() + longest);
+    return;
+  }
+  polling_ = true;
+  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
+  for (Source& source : sources_) {
+    if (!source.link.isOpen()) continue;
+    source.link.setMuted(true);
+    polled.push_back({source.link.pollFd(), POLLIN, 0});
+  }
+  mutex_.unlock();
+  const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(longest).count();
+  ::poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(wait_ms, 0)));
+  mutex_.lock();
+  uint64_t ignored;
+  [[maybe_unused]] const ssize_t drained = ::read(wake_.get(), &ignored, sizeof(ignored));
+  polling_ = false;
+  for (Source& source : sources_) {
+    if (source.link.isOpen()) source.link.setMuted(false);
+  }
+  // Another waiting call may take over the polling.
+  changed_.notifyAll();
+}
+
+void ConsumerCore::wakeWaiters() {
+  changed_.notifyAll();
+  const uint64_t one = 1;
+  if (polling_) [[maybe_unused]]
+    const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+// ---- the end of a number -------------------------------------------------------------------------------------
+
+Status ConsumerCore::finish(SequenceNumber sequence, const Claim& claim) {
+  Status completed;
+  for (size_t p = 0; p < claim.records.size() && completed.ok(); ++p) {
+    const std::vector<Record::Leaf>& leaves = claim.records[p]->leaves;
+    for (size_t i = 0; i < leaves.size() && completed.ok(); ++i) {
+      if (claim.pools[p][i] == nullptr) continue;
+      completed = claim.pools[p][i]->complete(leaves[i].slot ? leaves[i].slot->slot : SlotIndex(0));
+    }
+  }
+  MutexLock lock(mutex_);
+  const auto found = artifacts_.find(sequence);
+  LATENTD_CHECK(found != artifacts_.end(), "a number that is read stays known");
+  const bool borrowed = found->second.state.is(ArtifactState::kBorrowed);
+  if (completed.ok() && failure_.ok()) {
+    for (size_t p = 0; p < claim.records.size(); ++p)
+      acknowledge(p, *claim.records[p], claim.read[p]);
+    stats_.bytes_read += claim.bytes;
+    ++(borrowed ? stats_.borrowed : stats_.received);
+  }
+  found->second.state.move(ArtifactState::kEnded);
+  artifacts_.erase(found);
+  ended_.insert(sequence);
+  --readers_;
+  if (!completed.ok()) failLocked(annotate(completed, "completing a read of " + spec_.edge));
+  advanceRetireLocked();
+  return failure_;
+}
+
+void ConsumerCore::giveUp(SequenceNumber sequence, std::string_view reason) {
+  MutexLock lock(mutex_);
+  Artifact& artifact = artifacts_.at(sequence);
+  artifact.state.move(ArtifactState::kDiscarding);
+  countDiscard(reason);
+  if (failure_.ok()) discardArrived(artifact);
+  --readers_;
+  endIfComplete(sequence);
+  advanceRetireLocked();
+}
+
+Status ConsumerCore::discard(SequenceNumber sequence, std::string_view reason,
+                             std::function<void(const Status&)> done) {
+  MutexLock lock(mutex_);
+  LATENTD_RETURN_IF_ERROR(failure_);
+  return rememberDiscard(sequence, reason, std::move(done));
+}
+
+Status ConsumerCore::rememberDiscard(SequenceNumber sequence, std::string_view reason,
+                                     std::function<void(const Status&)> done) {
+  LATENTD_ASSIGN_OR_RETURN(Artifact* const artifact, findOrAdd(sequence));
+  if (artifact == nullptr || artifact->receiving || artifact->claimed) {
+    return makeStatus(absl::StatusCode::kAlreadyExists, "number " + std::to_string(sequence.value) + " of " +
+                                                            spec_.edge + " has ended here, or is being received");
+  }
+  artifact->claimed = true;
+  artifact->done = std::move(done);
+  if (!artifact->state.is(ArtifactState::kDiscarding)) artifact->state.move(ArtifactState::kDiscarding);
+  countDiscard(reason);
+  discardArrived(*artifact);
+  endIfComplete(sequence);
+  return absl::OkStatus();
+}
+
+Status ConsumerCore::discardAndWait(SequenceNumber sequence, std::string_view reason, const WaitOptions& wait) {
+  // Shared with the callback, which may come after this call gave up waiting.
+  struct Outcome {
+    Mutex mutex;
+    CondVar changed;
+    std::optional<Status> status GUARDED_BY(mutex);
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  LATENTD_RETURN_IF_ERROR(discard(sequence, reason, [outcome](const Status& status) {
+    MutexLock lock(outcome->mutex);
+    outcome->status = status;
+    outcome->changed.notifyAll();
+  }));
+  const std::stop_callback wake(wait.cancel, [outcome] {
+    MutexLock lock(outcome->mutex);
+    outcome->changed.notifyAll();
+  });
+  const std::string what = "discarding number " + std::to_string(sequence.value) + " of " + spec_.edge;
+  MutexLock lock(outcome->mutex);
+  while (!outcome->status) {
+    if (wait.cancel.stop_requested()) return makeStatus(absl::StatusCode::kCancelled, what + ": cancelled");
+    if (wait.deadline && context_.clock->now() >= *wait.deadline) {
+      return makeStatus(absl::StatusCode::kDeadlineExceeded, what + ": the producer has not ended the number");
+    }
+    outcome->changed.waitUntil(outcome->mutex, std::chrono::steady_clock::now() + kLookMax);
+  }
+  return *outcome->status;
+}
+
+void ConsumerCore::countDiscard(std::string_view reason) {
+  const std::string label(reason);
+  const bool known = stats_.discarded.count(label) > 0 || stats_.discarded.size() < kDiscardReasonsMax;
+  ++stats_.discarded[known ? label : "other"];
+}
+
+// ---- the other calls -----------------------------------------------------------------------------------------
+
+void ConsumerCore::noteProgress() {
+  MutexLock lock(mutex_);
+  for (Source& source : sources_) {
+    if (source.control) source.control->noteConsumerProgress(rank_);
+  }
+}
+
+ConsumerStats ConsumerCore::stats() const {
+  MutexLock lock(mutex_);
+  ConsumerStats stats = stats_;
+  stats.pending = static_cast<uint32_t>(artifacts_.size());
+  stats.pools_mapped = 0;
+  for (const Source& source : sources_) {
+    for (const auto& [profile, mapped] : source.pools)
+      stats.pools_mapped += mapped.pool != nullptr ? 1 : 0;
+  }
+  return stats;
+}
+
+void ConsumerCore::close() {
+  MutexLock lock(mutex_);
+  if (!failure_.ok()) return;
+  failure_ = makeStatus(absl::StatusCode::kCancelled, "the consumer of " + spec_.edge + " is closed");
+  retireLocked();
+}
+
+Status ConsumerCore::join(Clock::TimePoint deadline) {
+  {
+    MutexLock lock(mutex_);
+    if (failure_.ok()) {
+      return makeStatus(absl::StatusCode::kFailedPrecondition, "the consumer of " + spec_.edge + " was not closed");
+    }
+    while (!state_.is(EndpointState::kRetired)) {
+      if (changed_.waitUntil(mutex_, deadline) || state_.is(EndpointState::kRetired)) continue;
+      return makeStatus(absl::StatusCode::kDeadlineExceeded,
+                        readers_ > 0
+                            ? "artifacts of " + spec_.edge + " are still borrowed or copied: release them"
+                            : "a producer rank of " + spec_.edge + " does not let go of the channel: recycle it");
+    }
+  }
+  detach();
+  return absl::OkStatus();
+}
+
+}  // namespace latentd::channel

@@ -1,0 +1,167 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "channel/backend.h"
+#include "channel/channel.h"
+#include "channel/control_block.h"
+#include "channel/endpoint_state.h"
+#include "channel/peer_link.h"
+#include "channel/progress_watch.h"
+#include "channel/record.h"
+#include "channel/sequence_set.h"
+#include "channel/slot_state.h"
+#include "runtime/base/event_loop.h"
+#include "runtime/base/mutex.h"
+
+namespace latentd::channel {
+
+// The receiving side of the protocol, whatever the backend.
+// Owner: ConsumerEndpoint (consumer.cc) and borrowed artifacts; callbacks in the loop hold it weakly.
+// Thread: public calls as channel.h says. Messages are read by the loop's thread, or by a thread that waits in
+// receive(): that one polls the sockets itself while the loop's interest is muted, so that no hand-off pays for a
+// second wake-up. Whoever reads holds the one lock; it is not held while slots are copied, while pools are polled for,
+// nor in callbacks. States: EndpointState, SourceState for each producer rank, ArtifactState for each number. Failure:
+// sticky, in failure_.
+class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
+ public:
+  ConsumerCore(const ChannelSpec& spec, Rank rank, Device device, const ChannelContext& context,
+               ConsumerCallbacks callbacks);
+
+  // The handshake with every publishing rank. Blocks for at most the channel's progress time-out.
+  Status connect(const std::vector<std::string>& addresses) EXCLUDES(mutex_);
+
+  StatusOr<ArtifactTree> receive(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait)
+      EXCLUDES(mutex_);
+  StatusOr<BorrowedArtifact> borrow(SequenceNumber sequence, const WaitOptions& wait) EXCLUDES(mutex_);
+  Status discard(SequenceNumber sequence, std::string_view reason, std::function<void(const Status&)> done)
+      EXCLUDES(mutex_);
+  Status discardAndWait(SequenceNumber sequence, std::string_view reason, const WaitOptions& wait) EXCLUDES(mutex_);
+  void noteProgress() EXCLUDES(mutex_);
+  ConsumerStats stats() const EXCLUDES(mutex_);
+  void close() EXCLUDES(mutex_);
+  Status join(Clock::TimePoint deadline) EXCLUDES(mutex_);
+  // Leaves the loop, on its thread: no callback runs afterwards.
+  void detach() EXCLUDES(mutex_);
+
+ private:
+  class BorrowHold;
+
+  // A pool that a producer rank announced.
+  struct Mapped {
+    TensorDesc desc;
+    PoolLayout layout;
+    std::shared_ptr<ImportedPool> pool;  // null while `status` says why; owners: this, and borrowed artifacts
+    Status status;
+  };
+
+  struct Source {
+    explicit Source(EventLoop& loop) : link(loop) {}
+    StateMachine<kSourceTransitions, SourceState> state{SourceState::kBound};
+    PeerLink link;
+    std::unique_ptr<Link> greeted;  // between the handshake and the loop
+    std::unique_ptr<ControlMemory> control_memory;
+    std::optional<ControlBlock> control;
+    std::map<uint32_t, Mapped> pools;      // by profile; at most profiles_max
+    std::vector<int64_t> last_generation;  // by row and slot: what was published there last
+  };
+
+  struct Artifact {
+    StateMachine<kArtifactTransitions, ArtifactState> state{ArtifactState::kAwaited};
+    std::vector<std::shared_ptr<const Record>> records;  // by publishing rank; owners: this, and a claim
+    uint64_t ended_by = 0;                               // bit p: rank p published or aborted it
+    Status aborted;                                      // the first reason, if a rank aborted it
+    bool receiving = false;                              // a call waits for it
+    bool claimed = false;                                // the caller knows its end, or gave it up
+    std::function<void(const Status&)> done;             // of discard()
+  };
+
+  // What receive() and borrow() work on once everything arrived.
+  struct Claim {
+    std::vector<std::shared_ptr<const Record>> records;  // by rank
+    // The pool of every leaf that is read, by rank and leaf.
+    std::vector<std::vector<std::shared_ptr<ImportedPool>>> pools;
+    std::vector<LeafPlan> plans;
+    std::vector<std::vector<bool>> read;  // by rank and word of its record: something is read from it
+    uint64_t bytes = 0;
+
+    // No leaf is put together from several slots.
+    bool inOnePiece() const;
+  };
+
+  // ---- consumer_core.cc: the calls ----------------------------------------------------------------------------
+  StatusOr<Claim> await(SequenceNumber sequence, ArtifactState next, const WaitOptions& wait) EXCLUDES(mutex_);
+  Status waitArrived(SequenceNumber sequence, const WaitOptions& wait) REQUIRES(mutex_);
+  Status waitOnce(SequenceNumber sequence, const WaitOptions& wait, std::vector<ProgressWatch>& watches)
+      REQUIRES(mutex_);
+  void pollSources(Clock::Duration longest) REQUIRES(mutex_);
+  Status finish(SequenceNumber sequence, const Claim& claim) EXCLUDES(mutex_);
+  void giveUp(SequenceNumber sequence, std::string_view reason) EXCLUDES(mutex_);
+  Status rememberDiscard(SequenceNumber sequence, std::string_view reason, std::function<void(const Status&)> done)
+      REQUIRES(mutex_);
+  void countDiscard(std::string_view reason) REQUIRES(mutex_);
+
+  // ---- consumer_reads.cc: what to read, and reading it ----------------------------------------------------------
+  StatusOr<Claim> plan(Artifact& artifact) REQUIRES(mutex_);
+  Status planLeafOf(Claim& claim, size_t leaf) REQUIRES(mutex_);
+  StatusOr<std::shared_ptr<ImportedPool>> poolOf(Claim& claim, size_t rank, size_t leaf) REQUIRES(mutex_);
+  StatusOr<ArtifactTree> copyOut(Claim& claim, Allocator& allocator) EXCLUDES(mutex_);
+  StatusOr<ArtifactTree> lend(const Claim& claim) EXCLUDES(mutex_);
+
+  // ---- consumer_sources.cc: connections, messages, the end -----------------------------------------------------
+  Status greet(Source& source, Rank producer, const std::string& address, Clock::TimePoint deadline);
+  StatusOr<v1::Message> readOne(Link& link, Clock::TimePoint deadline, Frame& frame) const;
+  void onSource(size_t rank, uint32_t events) EXCLUDES(mutex_);
+  // Reads what came; true if there was anything.
+  bool readSource(size_t rank) REQUIRES(mutex_);
+  Status onMessage(size_t rank, const v1::Message& message, Frame& frame) REQUIRES(mutex_);
+  Status onPool(size_t rank, const v1::PoolAnnounce& announcement, Frame& frame) REQUIRES(mutex_);
+  Status onPublication(size_t rank, const v1::Publication& message, Frame& frame) REQUIRES(mutex_);
+  Status onAborted(size_t rank, const v1::Aborted& message) REQUIRES(mutex_);
+  Status checkGenerations(size_t rank, const Record& record, bool& stale) REQUIRES(mutex_);
+  Status importOneShot(Record& record, const v1::Ticket& ticket, Frame& frame);
+  // Null if the number has ended here.
+  StatusOr<Artifact*> findOrAdd(SequenceNumber sequence) REQUIRES(mutex_);
+  void acknowledge(size_t rank, const Record& record, const std::vector<bool>& read) REQUIRES(mutex_);
+  void discardArrived(Artifact& artifact) REQUIRES(mutex_);
+  void endIfComplete(SequenceNumber sequence) REQUIRES(mutex_);
+  void sendTo(Source& source, const v1::Message& message) REQUIRES(mutex_);
+  void sourceGone(size_t rank) REQUIRES(mutex_);
+  void failLocked(const Status& status, bool orderly = false) REQUIRES(mutex_);
+  void retireLocked() REQUIRES(mutex_);
+  void advanceRetireLocked() REQUIRES(mutex_);
+  void wakeWaiters() REQUIRES(mutex_);
+  void closeGoneLinks() EXCLUDES(mutex_);
+  void callLater(std::function<void()> callback);
+  std::string describe(size_t producer) const;
+  v1::Message newMessage() const;
+  uint64_t everyRank() const;
+
+  const ChannelSpec spec_;
+  const Rank rank_;
+  const Device device_;
+  const ChannelContext context_;
+  const ConsumerCallbacks callbacks_;
+  const UniqueFd wake_;    // an eventfd that ends the poll of the thread that reads
+  bool detached_ = false;  // loop's thread only
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  StateMachine<kEndpointTransitions, EndpointState> state_ GUARDED_BY(mutex_){EndpointState::kOpen};
+  Status failure_ GUARDED_BY(mutex_);                                // not OK from the moment the endpoint leaves kOpen
+  Status told_peers_ GUARDED_BY(mutex_);                             // why it retires; OK for close()
+  std::vector<Source> sources_ GUARDED_BY(mutex_);                   // by publishing rank
+  std::map<SequenceNumber, Artifact> artifacts_ GUARDED_BY(mutex_);  // at most kPendingArtifactsMax
+  SequenceSet ended_ GUARDED_BY(mutex_);
+  uint32_t readers_ GUARDED_BY(mutex_) = 0;  // artifacts being copied or borrowed: pools stay mapped for them
+  bool polling_ GUARDED_BY(mutex_) = false;  // a thread waits on the sockets
+  ConsumerStats stats_ GUARDED_BY(mutex_);
+};
+
+}  // namespace latentd::channel

@@ -1,0 +1,104 @@
+#include "channel/host_pool.h"
+
+#include <string>
+#include <utility>
+
+#include "channel/limits.h"
+#include "channel/strided_copy.h"
+#include "runtime/base/check.h"
+
+namespace latentd::channel {
+namespace {
+
+class HostExportedPool final : public ExportedPool {
+ public:
+  HostExportedPool(std::span<std::byte> memory, const PoolLayout& layout, Handle handle)
+      : memory_(memory), layout_(layout), handle_(std::move(handle)) {}
+
+  Handle handle() const override { return handle_; }
+  Status attach(Rank, const std::string&) override { return absl::OkStatus(); }
+
+  Status fill(SlotIndex slot, uint64_t offset, const TensorView& source, uint64_t) override {
+    const uint64_t begin = slot.value * layout_.slot_stride + offset;
+    LATENTD_CHECK(begin + byteCount(source) <= memory_.size(), "a fill beyond the pool [C8]");
+    copyStrided(memory_.data() + begin, contiguousStrides(source.shape), static_cast<const std::byte*>(source.data),
+                source.strides, source.shape, byteSize(source.dtype));
+    return absl::OkStatus();
+  }
+
+  Status dropAttachment(Rank) override { return absl::OkStatus(); }
+
+ private:
+  const std::span<std::byte> memory_;
+  const PoolLayout layout_;
+  const Handle handle_;  // its `keep` holds the memory
+};
+
+class HostImportedPool final : public ImportedPool {
+ public:
+  HostImportedPool(std::span<const std::byte> memory, const PoolLayout& layout, std::shared_ptr<const void> keep)
+      : memory_(memory), layout_(layout), keep_(std::move(keep)) {}
+
+  std::string attachment() const override { return {}; }
+
+  Status read(SlotIndex slot, uint64_t offset, std::span<const CopyRegion> regions, const TensorView& target) override {
+    const std::byte* source = at(slot, offset);
+    const size_t element = byteSize(target.dtype);
+    for (const CopyRegion& region : regions) {
+      copyStrided(static_cast<std::byte*>(target.data) + region.target_offset * static_cast<int64_t>(element),
+                  region.target_strides, source + region.source_offset * static_cast<int64_t>(element),
+                  region.source_strides, region.extents, element);
+    }
+    return absl::OkStatus();
+  }
+
+  StatusOr<void*> borrow(SlotIndex slot, uint64_t offset) override {
+    // The mapping is read only: the views' users cannot write through it.
+    return const_cast<std::byte*>(at(slot, offset));
+  }
+
+  Status complete(SlotIndex) override { return absl::OkStatus(); }
+
+  Status unmap() override {
+    memory_ = {};
+    keep_.reset();
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::byte* at(SlotIndex slot, uint64_t offset) const {
+    const uint64_t begin = slot.value * layout_.slot_stride + offset;
+    LATENTD_CHECK(begin < memory_.size(), "a read beyond the pool, or after it was unmapped [C8]");
+    return memory_.data() + begin;
+  }
+
+  std::span<const std::byte> memory_;
+  const PoolLayout layout_;
+  std::shared_ptr<const void> keep_;
+};
+
+}  // namespace
+
+Status checkHostLayout(const PoolLayout& layout) {
+  if (layout.device.type != DeviceType::kCpu) {
+    return makeStatus(absl::StatusCode::kInvalidArgument, "this transport moves tensors in host memory, not on " +
+                                                              toString(layout.device) +
+                                                              ": give the edge a transport for its devices");
+  }
+  const bool fits = layout.slots > 0 && layout.slot_stride > 0 && layout.slot_stride <= layout.bytes / layout.slots;
+  if (fits) return absl::OkStatus();
+  return makeStatus(absl::StatusCode::kInvalidArgument,
+                    std::to_string(layout.slots) + " slots of " + std::to_string(layout.slot_stride) +
+                        " bytes do not fit a pool of " + std::to_string(layout.bytes));
+}
+
+std::unique_ptr<ExportedPool> makeHostPool(std::span<std::byte> memory, const PoolLayout& layout, Handle handle) {
+  return std::make_unique<HostExportedPool>(memory, layout, std::move(handle));
+}
+
+std::shared_ptr<ImportedPool> importHostPool(std::span<const std::byte> memory, const PoolLayout& layout,
+                                             std::shared_ptr<const void> keep) {
+  return std::make_shared<HostImportedPool>(memory, layout, std::move(keep));
+}
+
+}  // namespace latentd::channel

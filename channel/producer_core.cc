@@ -1,0 +1,367 @@
+#include "channel/producer_core.h"
+
+#include <algorithm>
+#include <stop_token>
+#include <utility>
+
+#include "channel/limits.h"
+#include "channel/message.h"
+#include "channel/transfer_plan.h"
+#include "channel/tree_codec.h"
+#include "runtime/base/check.h"
+#include "runtime/base/fault_point.h"
+
+namespace latentd::channel {
+namespace {
+
+// How often a waiting call looks whether its peer moves: often enough that a time-out is late by little.
+constexpr std::chrono::milliseconds kLookMax{100};
+
+}  // namespace
+
+struct ProducerCore::Draft {
+  struct Taken {
+    RowIndex row;
+    SlotIndex slot;
+    std::optional<uint32_t> leaf;  // none: the ticket
+  };
+
+  SequenceNumber sequence;
+  std::vector<TensorView> leaves;
+  std::vector<TensorDesc> descs;
+  v1::Message message;
+  std::vector<Taken> taken;
+  std::vector<uint32_t> unpooled;          // leaves without a pool
+  std::unique_ptr<ExportedPool> one_shot;  // holds them
+  uint64_t one_shot_bytes = 0;             // reserved
+  uint64_t bytes = 0;
+  Clock::TimePoint start;
+  Clock::Duration slot_wait{};
+
+  v1::Publication& record() { return *message.mutable_publication(); }
+};
+
+ProducerCore::ProducerCore(const ChannelSpec& spec, Rank rank, const ChannelContext& context,
+                           ProducerCallbacks callbacks)
+    : spec_(spec),
+      rank_(rank),
+      context_(context),
+      callbacks_(std::move(callbacks)),
+      publishes_(rank.value < publishingRanks(spec)),
+      staging_(spec, context.backend),
+      ledger_(spec.consumer_ranks) {
+  if (!publishes_) return;
+  for (uint32_t c = 0; c < spec.consumer_ranks; ++c)
+    peers_.emplace_back(*context.loop);
+}
+
+bool ProducerCore::isCut(const TensorView& leaf) const {
+  return spec_.producer_shard_dim && !leaf.whole && resolveDim(spec_.producer_shard_dim, leaf.shape.size());
+}
+
+void ProducerCore::reach(std::string_view fault_point) const {
+  // Past the point where publishing could fail: the point can only stop or end the process.
+  if (context_.faults != nullptr) context_.faults->hit(fault_point).IgnoreError();
+}
+
+// ---- publish -------------------------------------------------------------------------------------------------
+
+Status ProducerCore::checkOpenNumber(SequenceNumber sequence) const {
+  LATENTD_RETURN_IF_ERROR(failure_);
+  const std::string name = "number " + std::to_string(sequence.value) + " of " + spec_.edge;
+  if (ended_.contains(sequence) || publishing_ == sequence) {
+    return makeStatus(absl::StatusCode::kAlreadyExists, name + " has ended already");
+  }
+  if (!ended_.canInsert(sequence)) {
+    return makeStatus(absl::StatusCode::kResourceExhausted,
+                      name + " is too far ahead: number " + std::to_string(ended_.next().value) + " has not ended");
+  }
+  return absl::OkStatus();
+}
+
+Status ProducerCore::publish(SequenceNumber sequence, const ArtifactTree& tree, const WaitOptions& wait) {
+  if (!publishes_) return absl::OkStatus();
+  Draft draft;
+  draft.sequence = sequence;
+  draft.start = context_.clock->now();
+  {
+    MutexLock lock(mutex_);
+    LATENTD_RETURN_IF_ERROR(checkOpenNumber(sequence));
+    LATENTD_CHECK(!publishing_, "publish() from two threads at once");
+    if (last_published_ && sequence < *last_published_) {
+      return makeStatus(absl::StatusCode::kInvalidArgument,
+                        "number " + std::to_string(sequence.value) + " of " + spec_.edge + " comes after " +
+                            std::to_string(last_published_->value) + ": publish in rising order, or abort it");
+    }
+    publishing_ = sequence;
+  }
+  const Status published = publishNow(draft, tree, wait);
+  if (!published.ok()) giveBack(draft);
+  MutexLock lock(mutex_);
+  publishing_.reset();
+  advanceRetireLocked();
+  return published;
+}
+
+Status ProducerCore::publishNow(Draft& draft, const ArtifactTree& tree, const WaitOptions& wait) {
+  draft.message = newMessage();
+  v1::Publication& record = draft.record();
+  record.set_sequence(draft.sequence.value);
+  draft.leaves = distinctLeaves(tree);
+  LATENTD_RETURN_IF_ERROR(encodeTree(tree, draft.leaves, *record.mutable_tree()));
+  for (const TensorView& leaf : draft.leaves) {
+    LATENTD_ASSIGN_OR_RETURN(TensorDesc desc, TensorDesc::of(leaf));
+    draft.descs.push_back(std::move(desc));
+  }
+  for (uint32_t i = 0; i < draft.leaves.size(); ++i)
+    LATENTD_RETURN_IF_ERROR(stageLeaf(draft, i, wait));
+  if (!draft.unpooled.empty() || draft.taken.empty()) LATENTD_RETURN_IF_ERROR(stageUnpooled(draft, wait));
+  return commit(draft);
+}
+
+Status ProducerCore::stageLeaf(Draft& draft, uint32_t index, const WaitOptions& wait) {
+  const TensorView& leaf = draft.leaves[index];
+  const TensorDesc& desc = draft.descs[index];
+  v1::Leaf& message = *draft.record().add_leaves();
+  desc.write(*message.mutable_desc());
+  message.set_whole(leaf.whole);
+  // What no dimension cuts is the same on every rank: rank 0's copy is enough.
+  const bool staged_here = desc.bytes() > 0 && (isCut(leaf) || rank_ == Rank(0));
+  if (!staged_here) {
+    message.set_absent(true);
+    return absl::OkStatus();
+  }
+  draft.bytes += desc.bytes();
+  LATENTD_ASSIGN_OR_RETURN(const std::optional<RowIndex> row, profileOf(index, desc));
+  if (!row) {
+    draft.unpooled.push_back(index);
+    return absl::OkStatus();
+  }
+  LATENTD_ASSIGN_OR_RETURN(const SlotIndex slot, acquire(draft, *row, 0, wait));
+  draft.taken.push_back({*row, slot, index});
+  ExportedPool* pool = nullptr;
+  uint64_t copied_by = 0;
+  {
+    MutexLock lock(mutex_);
+    pool = staging_.profile(*row).pool.get();
+    copied_by = staging_.profile(*row).slots.copiedBy(slot);
+  }
+  LATENTD_FAULT_POINT(context_.faults, "channel.producer.filling");
+  return pool->fill(slot, 0, leaf, copied_by);
+}
+
+Status ProducerCore::stageUnpooled(Draft& draft, const WaitOptions& wait) {
+  uint64_t bytes = 0;
+  for (const uint32_t index : draft.unpooled) {
+    if (draft.leaves[index].device != draft.leaves[draft.unpooled[0]].device) {
+      return makeStatus(absl::StatusCode::kInvalidArgument,
+                        "tensors beyond profiles_max (" + std::to_string(spec_.profiles_max) + ") of " + spec_.edge +
+                            " lie on several devices: raise profiles_max");
+    }
+    draft.record().mutable_leaves(static_cast<int>(index))->set_unpooled_offset(bytes);
+    bytes = roundUp(bytes + draft.descs[index].bytes(), kLeafAlignment);
+  }
+  if (bytes > spec_.unpooled_bytes_max) {
+    return makeStatus(absl::StatusCode::kResourceExhausted,
+                      "tensors of " + std::to_string(bytes) + " bytes have no pool on " + spec_.edge +
+                          ", more than unpooled_bytes_max (" + std::to_string(spec_.unpooled_bytes_max) +
+                          "): raise it, or profiles_max (" + std::to_string(spec_.profiles_max) + ")");
+  }
+  LATENTD_ASSIGN_OR_RETURN(const SlotIndex ticket, acquire(draft, staging_.ticketRow(), bytes, wait));
+  draft.taken.push_back({staging_.ticketRow(), ticket, std::nullopt});
+  draft.one_shot_bytes = bytes;
+  if (bytes == 0) return absl::OkStatus();
+  LATENTD_ASSIGN_OR_RETURN(draft.one_shot, staging_.createOneShot(draft.leaves[draft.unpooled[0]].device, bytes));
+  for (const uint32_t index : draft.unpooled) {
+    const uint64_t offset = draft.record().leaves(static_cast<int>(index)).unpooled_offset();
+    LATENTD_RETURN_IF_ERROR(draft.one_shot->fill(SlotIndex(0), offset, draft.leaves[index], 0));
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::optional<RowIndex>> ProducerCore::profileOf(uint32_t leaf, const TensorDesc& desc) {
+  {
+    MutexLock lock(mutex_);
+    const std::optional<RowIndex> found = staging_.findProfile(leaf, desc);
+    if (found || !staging_.canAddProfile()) return found;
+  }
+  // Only publish() adds profiles, so nobody adds this one meanwhile.
+  StatusOr<std::unique_ptr<ExportedPool>> pool = staging_.createPool(desc);
+  if (!pool.ok()) return annotate(pool.status(), "pool for " + desc.toString() + " of " + spec_.edge);
+  MutexLock lock(mutex_);
+  const RowIndex row = staging_.addProfile(leaf, desc, *std::move(pool));
+  for (Peer& peer : peers_)
+    LATENTD_RETURN_IF_ERROR(announce(row, peer));
+  return std::optional<RowIndex>(row);
+}
+
+StatusOr<SlotIndex> ProducerCore::acquire(Draft& draft, RowIndex row, uint64_t unpooled_bytes,
+                                          const WaitOptions& wait) {
+  // Made before the lock is taken: a request that was made already calls back at once.
+  const std::stop_callback wake(wait.cancel, [this] {
+    MutexLock lock(mutex_);
+    changed_.notifyAll();
+  });
+  const Clock::TimePoint start = context_.clock->now();
+  std::vector<ProgressWatch> watches;
+  MutexLock lock(mutex_);
+  for (;;) {
+    LATENTD_RETURN_IF_ERROR(failure_);
+    if (staging_.canReserve(unpooled_bytes)) {
+      if (const std::optional<SlotIndex> slot = staging_.row(row).tryAcquire()) {
+        staging_.reserve(unpooled_bytes);
+        if (!watches.empty()) draft.slot_wait += context_.clock->now() - start;
+        return *slot;
+      }
+    }
+    LATENTD_RETURN_IF_ERROR(waitOnce(row, wait, watches));
+  }
+}
+
+Status ProducerCore::waitOnce(RowIndex row, const WaitOptions& wait, std::vector<ProgressWatch>& watches) {
+  const std::string what = "waiting for a slot of " + spec_.edge;
+  if (wait.cancel.stop_requested()) return makeStatus(absl::StatusCode::kCancelled, what + ": cancelled");
+  const Clock::TimePoint now = context_.clock->now();
+  if (wait.deadline && now >= *wait.deadline) {
+    return makeStatus(absl::StatusCode::kDeadlineExceeded, what + ": the caller's deadline passed");
+  }
+  const uint64_t held_up_by = ledger_.waitingFor(row);
+  for (uint32_t c = 0; c < spec_.consumer_ranks; ++c) {
+    const uint64_t word = control_->consumerProgress(Rank(c));
+    if (watches.size() == c) watches.emplace_back(*context_.clock, word);
+    if ((held_up_by >> c & 1) == 0) watches[c] = ProgressWatch(*context_.clock, word);
+    if (watches[c].still(word) < spec_.progress_timeout) continue;
+    failLocked(
+        makeStatus(absl::StatusCode::kDeadlineExceeded, what + ": " + describe(Rank(c)) + " made no progress for " +
+                                                            std::to_string(spec_.progress_timeout.count()) + " ms"));
+    return failure_;
+  }
+  Clock::Duration look = std::min<Clock::Duration>(kLookMax, spec_.progress_timeout / 4);
+  if (wait.deadline) look = std::min<Clock::Duration>(look, *wait.deadline - now);
+  changed_.waitUntil(mutex_, std::chrono::steady_clock::now() + look);
+  return absl::OkStatus();
+}
+
+Status ProducerCore::commit(Draft& draft) {
+  MutexLock lock(mutex_);
+  LATENTD_RETURN_IF_ERROR(failure_);
+  AckLedger::Entry entry;
+  for (const Draft::Taken& taken : draft.taken) {
+    const SlotRef ref{taken.row, taken.slot, staging_.row(taken.row).nextGeneration(taken.slot)};
+    entry.slots.push_back(ref);
+    if (taken.leaf) {
+      v1::PooledPlace& place = *draft.record().mutable_leaves(static_cast<int>(*taken.leaf))->mutable_pooled();
+      place.set_profile(ref.row.value);
+      place.set_slot(ref.slot.value);
+      place.set_generation(ref.generation.value);
+    } else {
+      v1::Ticket& ticket = *draft.record().mutable_ticket();
+      ticket.set_index(ref.slot.value);
+      ticket.set_generation(ref.generation.value);
+      ticket.set_bytes(draft.one_shot_bytes);
+    }
+  }
+  Handle handle = draft.one_shot != nullptr ? draft.one_shot->handle() : Handle{};
+  if (draft.one_shot != nullptr) draft.record().mutable_ticket()->set_handle(handle.bytes);
+  LATENTD_ASSIGN_OR_RETURN(const OutFrame frame, encodeMessage(draft.message, std::move(handle)));
+
+  // Nothing can fail from here on.
+  for (const SlotRef& ref : entry.slots) {
+    staging_.row(ref.row).publish(ref.slot);
+    control_->publish(ref);
+    if (ref.row == staging_.ticketRow()) {
+      staging_.keepOneShot(ref.slot, std::move(draft.one_shot), draft.one_shot_bytes);
+    }
+  }
+  reach("channel.producer.published");
+  entry.sequence = draft.sequence;
+  entry.bytes = draft.bytes;
+  entry.pooled = draft.unpooled.empty();
+  entry.start = draft.start;
+  entry.slot_wait = draft.slot_wait;
+  ledger_.add(std::move(entry));
+  ended_.insert(draft.sequence);
+  last_published_ = draft.sequence;
+  ++stats_.published;
+  stats_.bytes_staged += draft.bytes;
+  stats_.slot_wait += draft.slot_wait;
+  if (!draft.unpooled.empty()) ++stats_.unpooled_artifacts;
+  control_->noteProducerProgress();
+  for (Peer& peer : peers_)
+    sendTo(peer, frame);
+  reach("channel.producer.sent");
+  return absl::OkStatus();
+}
+
+void ProducerCore::giveBack(Draft& draft) {
+  MutexLock lock(mutex_);
+  for (const Draft::Taken& taken : draft.taken)
+    staging_.row(taken.row).abandon(taken.slot);
+  staging_.unreserve(draft.one_shot_bytes);
+  changed_.notifyAll();
+}
+
+// ---- the other calls -----------------------------------------------------------------------------------------
+
+Status ProducerCore::abort(SequenceNumber sequence, const Status& reason) {
+  if (reason.ok()) {
+    return makeStatus(absl::StatusCode::kInvalidArgument, "a number is aborted with an error, not with OK");
+  }
+  if (!publishes_) return absl::OkStatus();
+  v1::Message message = newMessage();
+  message.mutable_aborted()->set_sequence(sequence.value);
+  writeStatus(reason, *message.mutable_aborted()->mutable_status());
+  LATENTD_ASSIGN_OR_RETURN(const OutFrame frame, encodeMessage(message));
+  MutexLock lock(mutex_);
+  LATENTD_RETURN_IF_ERROR(checkOpenNumber(sequence));
+  ended_.insert(sequence);
+  ++stats_.aborted;
+  control_->noteProducerProgress();
+  for (Peer& peer : peers_)
+    sendTo(peer, frame);
+  return absl::OkStatus();
+}
+
+void ProducerCore::noteProgress() {
+  if (publishes_) control_->noteProducerProgress();
+}
+
+bool ProducerCore::bound() const {
+  MutexLock lock(mutex_);
+  return bound_ || !publishes_;
+}
+
+ProducerStats ProducerCore::stats() const {
+  MutexLock lock(mutex_);
+  ProducerStats stats = stats_;
+  stats.slots_in_use = staging_.slotsInUse();
+  stats.pools = staging_.profileCount();
+  stats.pool_bytes = staging_.poolBytes();
+  stats.unpooled_bytes = staging_.unpooledBytes();
+  return stats;
+}
+
+void ProducerCore::close() {
+  MutexLock lock(mutex_);
+  if (!failure_.ok()) return;
+  failure_ = makeStatus(absl::StatusCode::kCancelled, "the producer of " + spec_.edge + " is closed");
+  retireLocked(absl::OkStatus());
+}
+
+Status ProducerCore::join(Clock::TimePoint deadline) {
+  {
+    MutexLock lock(mutex_);
+    if (failure_.ok()) {
+      return makeStatus(absl::StatusCode::kFailedPrecondition, "the producer of " + spec_.edge + " was not closed");
+    }
+    while (!state_.is(EndpointState::kRetired)) {
+      if (changed_.waitUntil(mutex_, deadline) || state_.is(EndpointState::kRetired)) continue;
+      return makeStatus(absl::StatusCode::kDeadlineExceeded,
+                        "a consumer rank of " + spec_.edge + " does not let go of the channel: recycle it");
+    }
+  }
+  detach();
+  return absl::OkStatus();
+}
+
+}  // namespace latentd::channel

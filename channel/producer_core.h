@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "channel/ack_ledger.h"
+#include "channel/backend.h"
+#include "channel/channel.h"
+#include "channel/control_block.h"
+#include "channel/endpoint_state.h"
+#include "channel/peer_link.h"
+#include "channel/progress_watch.h"
+#include "channel/sequence_set.h"
+#include "channel/staging.h"
+#include "runtime/base/event_loop.h"
+#include "runtime/base/mutex.h"
+
+namespace latentd::channel {
+
+// The sending side of the protocol, whatever the backend.
+// Owner: ProducerEndpoint (producer.cc); shared with callbacks in the loop, which hold it weakly.
+// Thread: public calls as channel.h says; on...() on the loop's thread. One lock guards everything that both touch; it
+// is not held while storage is allocated or filled, nor in callbacks. States: EndpointState, and PeerState for each
+// consumer rank. Failure: sticky, in failure_.
+class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
+ public:
+  ProducerCore(const ChannelSpec& spec, Rank rank, const ChannelContext& context, ProducerCallbacks callbacks);
+
+  // On the loop's thread.
+  Status listen(const std::string& address);
+
+  Status publish(SequenceNumber sequence, const ArtifactTree& tree, const WaitOptions& wait) EXCLUDES(mutex_);
+  Status abort(SequenceNumber sequence, const Status& reason) EXCLUDES(mutex_);
+  void noteProgress() EXCLUDES(mutex_);
+  bool bound() const EXCLUDES(mutex_);
+  ProducerStats stats() const EXCLUDES(mutex_);
+  void close() EXCLUDES(mutex_);
+  Status join(Clock::TimePoint deadline) EXCLUDES(mutex_);
+  // Leaves the loop, on its thread: no callback runs afterwards.
+  void detach() EXCLUDES(mutex_);
+
+ private:
+  // A publication while it is put together. Taken slots go back when it dies unpublished.
+  struct Draft;
+
+  // One connection that has not finished its handshake.
+  struct Stranger {
+    std::unique_ptr<Link> link;
+    EventLoop::Watch watch;
+    EventLoop::TimerId deadline;
+    std::optional<Rank> rank;  // Hello was accepted; Bound is awaited
+  };
+
+  struct Peer {
+    explicit Peer(EventLoop& loop) : link(loop) {}
+    StateMachine<kPeerTransitions, PeerState> state{PeerState::kAbsent};
+    PeerLink link;
+  };
+
+  // ---- producer_core.cc: publishing --------------------------------------------------------------------------------
+  Status publishNow(Draft& draft, const ArtifactTree& tree, const WaitOptions& wait) EXCLUDES(mutex_);
+  Status checkOpenNumber(SequenceNumber sequence) const REQUIRES(mutex_);
+  Status stageLeaf(Draft& draft, uint32_t index, const WaitOptions& wait) EXCLUDES(mutex_);
+  Status stageUnpooled(Draft& draft, const WaitOptions& wait) EXCLUDES(mutex_);
+  StatusOr<std::optional<RowIndex>> profileOf(uint32_t leaf, const TensorDesc& desc) EXCLUDES(mutex_);
+  StatusOr<SlotIndex> acquire(Draft& draft, RowIndex row, uint64_t unpooled_bytes, const WaitOptions& wait)
+      EXCLUDES(mutex_);
+  Status waitOnce(RowIndex row, const WaitOptions& wait, std::vector<ProgressWatch>& watches) REQUIRES(mutex_);
+  Status commit(Draft& draft) EXCLUDES(mutex_);
+  void giveBack(Draft& draft) EXCLUDES(mutex_);
+  bool isCut(const TensorView& leaf) const;
+  void reach(std::string_view fault_point) const;
+
+  // ---- producer_peers.cc: connections, messages, the end --------------------------------------------------------
+  void onConnection() EXCLUDES(mutex_);
+  void onStranger(uint64_t id) EXCLUDES(mutex_);
+  Status greet(Stranger& stranger, const v1::Hello& hello) EXCLUDES(mutex_);
+  Status bind(Stranger& stranger) EXCLUDES(mutex_);
+  void dismiss(uint64_t id) EXCLUDES(mutex_);
+  void onPeer(Rank rank, uint32_t events) EXCLUDES(mutex_);
+  Status readPeer(Rank rank) REQUIRES(mutex_);
+  Status onMessage(Rank rank, const v1::Message& message) REQUIRES(mutex_);
+  Status onDoorbell(Rank rank, const v1::Doorbell& doorbell) REQUIRES(mutex_);
+  Status announce(RowIndex row, Peer& peer) REQUIRES(mutex_);
+  void sendTo(Peer& peer, OutFrame frame) REQUIRES(mutex_);
+  void peerGone(Rank rank) REQUIRES(mutex_);
+  void failLocked(const Status& status) REQUIRES(mutex_);
+  void retireLocked(const Status& told_peers) REQUIRES(mutex_);
+  void advanceRetireLocked() REQUIRES(mutex_);
+  void closeListener();
+  // Runs on the loop's thread unless detach() came first.
+  void callLater(std::function<void()> callback);
+  std::string describe(Rank consumer) const;
+  v1::Message newMessage() const;
+
+  const ChannelSpec spec_;
+  const Rank rank_;
+  const ChannelContext context_;
+  const ProducerCallbacks callbacks_;
+  const bool publishes_;
+
+  std::unique_ptr<ControlMemory> control_memory_;
+  std::optional<ControlBlock> control_;  // set before anything else runs; its words are atomic
+
+  // Loop's thread only.
+  std::unique_ptr<Listener> listener_;
+  EventLoop::Watch listener_watch_;
+  std::map<uint64_t, Stranger> strangers_;
+  uint64_t next_stranger_ = 0;
+  bool detached_ = false;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  StateMachine<kEndpointTransitions, EndpointState> state_ GUARDED_BY(mutex_){EndpointState::kOpen};
+  Status failure_ GUARDED_BY(mutex_);  // not OK from the moment the endpoint leaves kOpen
+  std::vector<Peer> peers_ GUARDED_BY(mutex_);
+  Staging staging_;  // GUARDED_BY(mutex_), save what its comment excepts
+  AckLedger ledger_ GUARDED_BY(mutex_);
+  SequenceSet ended_ GUARDED_BY(mutex_);
+  std::optional<SequenceNumber> publishing_ GUARDED_BY(mutex_);
+  std::optional<SequenceNumber> last_published_ GUARDED_BY(mutex_);
+  bool bound_ GUARDED_BY(mutex_) = false;
+  ProducerStats stats_ GUARDED_BY(mutex_);
+};
+
+}  // namespace latentd::channel

@@ -1,0 +1,52 @@
+#include "channel/shm_backend.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "channel/host_pool.h"
+#include "channel/unix_transport.h"
+#include "runtime/base/shm_region.h"
+
+namespace latentd::channel {
+namespace {
+
+class ShmBackend final : public Backend {
+ public:
+  std::string_view transport() const override { return "shm"; }
+
+  StatusOr<std::unique_ptr<Listener>> listen(const std::string& address, uint32_t connections) override {
+    return listenUnix(address, connections);
+  }
+  StatusOr<std::unique_ptr<Link>> connect(const std::string& address) override { return connectUnix(address); }
+
+  StatusOr<std::unique_ptr<ControlMemory>> createControl(const std::string& name, uint64_t bytes) override {
+    return createShmControl(name, bytes);
+  }
+  StatusOr<std::unique_ptr<ControlMemory>> importControl(const std::string&, std::vector<UniqueFd> fds,
+                                                         uint64_t bytes) override {
+    return importShmControl(std::move(fds), bytes);
+  }
+
+  StatusOr<std::unique_ptr<ExportedPool>> createPool(const std::string& name, const PoolLayout& layout) override {
+    LATENTD_RETURN_IF_ERROR(checkHostLayout(layout));
+    LATENTD_ASSIGN_OR_RETURN(ShmRegion created, ShmRegion::create(name, layout.bytes, ShmRegion::Access::kRead));
+    const auto region = std::make_shared<const ShmRegion>(std::move(created));
+    return makeHostPool({region->data(), region->bytes()}, layout, Handle{{}, {region->fd()}, region});
+  }
+
+  StatusOr<std::shared_ptr<ImportedPool>> importPool(const std::string&, std::vector<UniqueFd> fds,
+                                                     const PoolLayout& layout) override {
+    LATENTD_RETURN_IF_ERROR(checkHostLayout(layout));
+    LATENTD_ASSIGN_OR_RETURN(UniqueFd fd, takeOnly(std::move(fds)));
+    LATENTD_ASSIGN_OR_RETURN(ShmRegion mapped, ShmRegion::map(std::move(fd), layout.bytes, ShmRegion::Access::kRead));
+    const auto region = std::make_shared<const ShmRegion>(std::move(mapped));
+    return importHostPool({region->data(), layout.bytes}, layout, region);
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> makeShmBackend() { return std::make_shared<ShmBackend>(); }
+
+}  // namespace latentd::channel
