@@ -74,7 +74,8 @@ void OutputTask::onBackendEnded(const Status& status) {
     settle(told.ok() || is_signal ? status : told);
   }
   encoder_.reset();
-  deps_.on_backend_ended();
+  backend_ended_ = true;
+  releaseIfOver();
 }
 
 StatusOr<OutputResult> OutputTask::commit() {
@@ -94,6 +95,11 @@ void OutputTask::settle(StatusOr<OutputResult> result) {
   if (deadline_) deps_.loop.cancelTimer(*deadline_);
   file_.reset();
   std::exchange(done_, nullptr)(std::move(result));
+  releaseIfOver();
+}
+
+void OutputTask::releaseIfOver() {
+  if (backend_ended_ && state_.is(OutputState::kEnded)) deps_.on_released();
 }
 
 }  // namespace latentd::media

@@ -36,7 +36,7 @@ static_assert(isWellFormed(kOutputTransitions));
 // One job's output while it runs: the ring, the file, and the backend that empties the one into the other, which is
 // a thread of ours (raw formats) or a latent-encoder. `done` is called on the loop, once, with the first failure or
 // the result.
-// Owner: the factory's table until the backend has ended. Thread: the media loop's.
+// Owner: the factory's table, until its backend has ended and `done` was called. Thread: the media loop's.
 // Failure: ends this output only.
 class OutputTask {
  public:
@@ -44,8 +44,8 @@ class OutputTask {
     EventLoop& loop;
     Spool& spool;
     std::chrono::milliseconds encode_deadline;
-    std::function<void()> on_committed;      // a new result is in the spool
-    std::function<void()> on_backend_ended;  // this may be destroyed, from the loop but not from inside
+    std::function<void()> on_committed;  // a new result is in the spool
+    std::function<void()> on_released;   // nothing of it runs any more; destroy it, but not from inside
   };
 
   OutputTask(Deps deps, std::shared_ptr<FrameRing> ring, SpoolFile file, OutputFactory::Done done);
@@ -65,12 +65,14 @@ class OutputTask {
   void onDeadline();
   void settle(StatusOr<OutputResult> result);
   StatusOr<OutputResult> commit();
+  void releaseIfOver();
 
   const Deps deps_;
   const std::shared_ptr<FrameRing> ring_;  // with the Output that the supervisor holds
   std::optional<SpoolFile> file_;          // until settled
   OutputFactory::Done done_;
   StateMachine<kOutputTransitions, OutputState> state_{OutputState::kOpen};
+  bool backend_ended_ = false;
   std::optional<EventLoop::TimerId> deadline_;
   std::unique_ptr<EncoderProcess> encoder_;
   std::thread thread_;  // of a raw format; joined from the loop once it has nothing left to do
