@@ -1,5 +1,6 @@
 #include "stages/text/umt5_encoder.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
 #include <ATen/ops/arange.h>
@@ -13,10 +14,12 @@
 #include <ATen/ops/pow.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -31,6 +34,25 @@ namespace {
 constexpr const char* kEmbedding = "shared.weight";
 constexpr const char* kEmbeddingCopy = "encoder.embed_tokens.weight";
 
+constexpr int64_t kPadId = 0;
+// The CPU's attention handles 16 keys at once and the rest by other instructions, which round differently in bfloat16.
+// The reference's 512 rows have no rest.
+constexpr int64_t kRowsMultiple = 16;
+
+constexpr int64_t roundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Added to the score of a key that is not attended to: the softmax makes exactly nothing of it.
+double lowest(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return std::numeric_limits<c10::Half>::lowest();
+    case at::kBFloat16:
+      return std::numeric_limits<c10::BFloat16>::lowest();
+    default:
+      return std::numeric_limits<float>::lowest();
+  }
+}
+
 bool isReduced(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
 
 // float16 overflows in the residual of large encoders; the reference cuts what did.
@@ -41,12 +63,16 @@ at::Tensor clampHalf(const at::Tensor& hidden) {
   return at::clamp(hidden, -limit, limit);
 }
 
+// x *= factor, with the factor in the precision of the computation as in Python. The overload for scalars would round
+// it to x's dtype first.
+at::Tensor& scale(at::Tensor& x, double factor) { return x.mul_(at::native::wrapped_scalar_tensor(factor)); }
+
 // The tanh form of GELU, operation by operation as the reference rounds it in bfloat16.
 at::Tensor geluNew(const at::Tensor& x) {
-  const double scale = std::sqrt(2.0 / std::numbers::pi);
-  at::Tensor inner = at::pow(x, 3.0).mul_(0.044715);
-  inner = (x + inner).mul_(scale).tanh_().add_(1.0);
-  return (x * 0.5).mul_(inner);
+  at::Tensor inner = at::pow(x, 3.0);
+  scale(inner, 0.044715).add_(x);
+  scale(inner, std::sqrt(2.0 / std::numbers::pi)).tanh_().add_(1.0);
+  return inner.mul_(x * 0.5);
 }
 
 }  // namespace
@@ -128,12 +154,13 @@ at::Tensor Umt5Encoder::norm(const at::Tensor& hidden, const at::Tensor& weight)
   return weight * normed;
 }
 
-at::Tensor Umt5Encoder::attention(const Layer& layer, const at::Tensor& hidden) const {
+at::Tensor Umt5Encoder::attention(const Layer& layer, const at::Tensor& hidden, int64_t real) const {
   const int64_t length = hidden.size(0);
   const auto heads = [&](const at::Tensor& weight) {
     return at::linear(hidden, weight).view({1, length, config_.heads, config_.d_kv}).transpose(1, 2);
   };
   const at::Tensor bias = positionBias(layer.position_bias, length).unsqueeze(0);
+  bias.slice(-1, real).fill_(lowest(bias.scalar_type()));
   const at::Tensor mixed = at::scaled_dot_product_attention(heads(layer.query), heads(layer.key), heads(layer.value),
                                                             bias, /*dropout_p=*/0.0, /*is_causal=*/false,
                                                             /*scale=*/1.0);
@@ -148,13 +175,15 @@ at::Tensor Umt5Encoder::feedForward(const Layer& layer, const at::Tensor& hidden
 at::Tensor Umt5Encoder::encode(const std::vector<int64_t>& ids) const {
   LATENTD_CHECK(!ids.empty() && static_cast<int64_t>(ids.size()) <= options_.length_max,
                 "a text has 1 to length_max ids");
-  const at::Tensor tokens = at::tensor(ids, at::kLong).to(options_.device);
-  at::Tensor hidden = at::embedding(embedding_, tokens);
+  const auto real = static_cast<int64_t>(ids.size());
+  std::vector<int64_t> padded = ids;
+  padded.resize(static_cast<size_t>(std::min(roundUp(real, kRowsMultiple), options_.length_max)), kPadId);
+  at::Tensor hidden = at::embedding(embedding_, at::tensor(padded, at::kLong).to(options_.device));
   for (const Layer& layer : layers_) {
-    hidden = clampHalf(hidden + attention(layer, norm(hidden, layer.attention_norm)));
+    hidden = clampHalf(hidden + attention(layer, norm(hidden, layer.attention_norm), real));
     hidden = clampHalf(hidden + feedForward(layer, norm(hidden, layer.feed_forward_norm)));
   }
-  return norm(hidden, final_norm_);
+  return norm(hidden.slice(0, 0, real), final_norm_);
 }
 
 }  // namespace latentd::stages

@@ -28,8 +28,8 @@ class Umt5Encoder {
   // A checkpoint's text_encoder/ folder: config.json and (sharded) safetensors.
   static StatusOr<Umt5Encoder> load(const std::string& directory, const Options& options);
 
-  // [ids, d_model] for 1 to length_max ids below vocab_size. The reference pads to 512 ids and masks them: masked keys
-  // add exactly nothing and the padded rows are cut, so that only the real rows are computed here.
+  // [ids, d_model] for 1 to length_max ids below vocab_size. The reference computes 512 rows, masks the padding and
+  // cuts it off; a masked key adds exactly nothing, so that padding to the next 16 rows gives the same bits for less.
   at::Tensor encode(const std::vector<int64_t>& ids) const;
 
   const Umt5Config& config() const { return config_; }
@@ -46,7 +46,8 @@ class Umt5Encoder {
   Umt5Encoder() = default;
   Layer takeLayer(WeightReader& reader, int64_t index, const at::Tensor& buckets) const;
   at::Tensor norm(const at::Tensor& hidden, const at::Tensor& weight) const;
-  at::Tensor attention(const Layer& layer, const at::Tensor& hidden) const;
+  // Keys from `real` on are masked.
+  at::Tensor attention(const Layer& layer, const at::Tensor& hidden, int64_t real) const;
   at::Tensor feedForward(const Layer& layer, const at::Tensor& hidden) const;
 
   Options options_;
