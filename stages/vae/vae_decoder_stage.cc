@@ -2,6 +2,8 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "stages/stage_checks.h"
+
 namespace latentd::stages {
 namespace {
 

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "stages/stage_checks.h"
+
 namespace latentd::stages {
 namespace {
 

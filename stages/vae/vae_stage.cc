@@ -89,12 +89,4 @@ Status VaeStage::checkSize(const SamplingParameters& parameters, const std::stri
                                                 key, fmt::join(pixels, "x"), fmt::join(asked, "x")));
 }
 
-Status unknownMethod(const Stage& stage, const std::string& method) {
-  std::vector<std::string> names;
-  for (const MethodSpec& spec : stage.methods())
-    names.push_back(spec.name);
-  return absl::InvalidArgumentError(
-      fmt::format("method \"{}\" is unknown; expected {}", method, fmt::join(names, ", ")));
-}
-
 }  // namespace latentd::stages

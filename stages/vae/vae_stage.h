@@ -33,7 +33,4 @@ class VaeStage : public Stage {
   std::optional<vae::AutoencoderKLWan> model_;
 };
 
-// INVALID_ARGUMENT that names the methods of the stage.
-Status unknownMethod(const Stage& stage, const std::string& method);
-
 }  // namespace latentd::stages
