@@ -25,6 +25,8 @@ StatusOr<std::unique_ptr<EncoderProcess>> EncoderProcess::start(ChildSpawner& sp
   ChildSpec spec;
   spec.executable = executable;
   spec.arguments = std::move(arguments);
+  // For libimagequant, which gains nothing from more, and whose palettes depend on the number.
+  spec.environment = {"OMP_NUM_THREADS=1"};
   for (size_t i = 0; i < descriptors.size(); ++i) {
     spec.inherit.push_back({descriptors[i], kFirstDescriptor + static_cast<int>(i)});
   }

@@ -9,9 +9,9 @@ namespace latentd::media {
 namespace {
 
 constexpr uint8_t kOpaque = 255;
-// libimagequant's scale goes from 1 (slow) to 10; its default is 4. 7 costs a third of that and a viewer of a GIF
-// does not see it.
-constexpr int kQuantiserSpeed = 7;
+// libimagequant's fastest. Of a 128 x 128 ramp, its default of 4 takes 5 times as long for three quarters of the mean
+// squared error, and at 832 x 480 the errors are equal.
+constexpr int kQuantiserSpeed = 10;
 // Full dithering makes flat areas of a video flicker from palette to palette.
 constexpr float kDitheringLevel = 0.5f;
 
