@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
 """Writes the character tables of stages/text from Python's standard library: HTML5's named character references and
-the single-byte charsets. Run from the repository root after a change here; the results are committed.
+the single-byte charsets. The build runs it.
 
-  python3 tools/text/make_text_tables.py
+  python3 tools/text/make_text_tables.py FOLDER
 """
 import html.entities
 import os
+import sys
 
-HEAD = "// Made by tools/text/make_text_tables.py; do not edit.\n"
-FOLDER = os.path.join("stages", "text")
+HEAD = "// Made by tools/text/make_text_tables.py.\n"
 # The order of enum class Charset. With True, bytes that the charset leaves unassigned stand for the code point of the
 # same number, and byte 0x1A for U+FFFD.
 CHARSETS = [("latin-1", False), ("cp1252", True), ("cp1251", True), ("cp1250", True), ("cp1253", True), ("cp1254", True),
             ("cp1257", True), ("iso8859-2", False), ("mac-roman", False), ("cp437", False)]
 
 
-def write(name, text):
-    with open(os.path.join(FOLDER, name), "w", encoding="ascii") as out:
+def write(folder, name, text):
+    with open(os.path.join(folder, name), "w", encoding="ascii") as out:
         out.write(text)
 
 
@@ -55,5 +55,10 @@ def charset_table():
             "}  // namespace latentd::stages\n")
 
 
-write("html_entity_table.cc", html_table())
-write("single_byte_table.cc", charset_table())
+def main():
+    folder = sys.argv[1]
+    write(folder, "html_entity_table.cc", html_table())
+    write(folder, "single_byte_table.cc", charset_table())
+
+
+main()
