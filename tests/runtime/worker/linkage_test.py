@@ -37,7 +37,7 @@ class Linkage(unittest.TestCase):
     def test_contains_them(self):
         # The same names, in the static table: the checks above look for what is really there.
         symbols = output("nm", "--defined-only", "--demangle", WORKER)
-        for name in ("grpc::Channel", "google::protobuf::Message", "absl::lts_"):
+        for name in ("grpc::Channel", "google::protobuf::Message", "absl::"):
             self.assertIn(name, symbols)
 
 
