@@ -86,10 +86,9 @@ void Dispatcher::pump() {
   bool moved = true;
   while (moved) {
     moved = false;
-    // From the end of the pipeline: what is nearest to its end gives most back.
-    for (auto group = topology_.order.rbegin(); group != topology_.order.rend(); ++group) {
-      while (dispatchNext(GroupIndex(static_cast<uint32_t>(*group))))
-        moved = true;
+    // In pipeline order: a consumer's command follows its producer's at once.
+    for (const size_t group : topology_.order) {
+      while (dispatchNext(GroupIndex(static_cast<uint32_t>(group)))) moved = true;
     }
     while (admitNext())
       moved = true;

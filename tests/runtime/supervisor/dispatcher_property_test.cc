@@ -1,0 +1,179 @@
+// Random jobs, cancels, failures and deaths against workers that keep the protocol.
+#include <map>
+#include <random>
+#include <set>
+
+#include "tests/runtime/supervisor/pipeline_model.h"
+#include "tests/support/catch.h"
+#include "tests/support/manual_clock.h"
+
+namespace latentd::supervisor {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Host final : DispatcherHost {
+  std::optional<JobSpec> takeNextJob() override {
+    if (queue.empty()) return std::nullopt;
+    JobSpec spec{queue.front(), {}, milliseconds(1000)};
+    spec.parameters.set_frames(1);
+    queue.pop_front();
+    running.insert(spec.id);
+    return spec;
+  }
+  StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) override {
+    return outputs.open(job.id, job.parameters, [](const StatusOr<media::OutputResult>&) {});
+  }
+  void onStageStarted(const JobId&, GroupIndex) override {}
+  void onStageProgress(const JobId&, GroupIndex, uint32_t, uint32_t) override {}
+  void onStageEnded(const JobId&, GroupIndex, const Status&, const internal::v1::StageTimings&) override {}
+  void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) override {
+    REQUIRE(running.erase(job) == 1);
+    const Status status = result.ok() ? absl::OkStatus() : result.status();
+    REQUIRE(ended.emplace(job, status).second);
+    // CANCELLED exactly for those that were asked to.
+    CHECK((status.code() == absl::StatusCode::kCancelled) == (cancelled.count(job) != 0));
+  }
+  void onGroupUnusable(GroupIndex, const Status&) override {}
+
+  std::deque<JobId> queue;
+  FakeOutputs outputs;
+  std::set<JobId> running;
+  std::set<JobId> cancelled;
+  std::map<JobId, Status> ended;
+};
+
+class Simulation {
+ public:
+  Simulation(config::Topology topology, uint32_t seed)
+      : topology_(std::move(topology)),
+        random_(seed),
+        model_(topology_, random_, {}),
+        dispatcher_(topology_, clock_, model_, host_) {
+    model_.attach(dispatcher_);
+    for (uint32_t group = 0; group < topology_.groups.size(); ++group)
+      model_.bringUp(group);
+  }
+
+  void run(int turns) {
+    for (int turn = 0; turn < turns; ++turn) {
+      const uint32_t choice = random_() % 100;
+      if (choice < 8) submit();
+      if (choice >= 8 && choice < 11) cancelOne();
+      if (choice == 11 && random_() % 4 == 0) killOne();
+      if (choice >= 12 && choice < 16) reviveOne();
+      finishOutputs();
+      model_.step();
+    }
+  }
+
+  // Everything that was submitted ends, and as many new jobs as all credits allow still get through.
+  void settle() {
+    for (int round = 0; round < 3; ++round) {
+      for (uint32_t group = 0; group < topology_.groups.size(); ++group) {
+        if (!model_.isUp(group)) model_.bringUp(group);
+      }
+      dispatcher_.pump();
+      do {
+        finishOutputs();
+      } while (model_.step());
+      CHECK(host_.queue.empty());
+      CHECK(host_.running.empty());
+      CHECK(dispatcher_.running() == 0);
+      CHECK(host_.ended.size() == static_cast<size_t>(submitted_));
+      for (const auto& output : host_.outputs.states)
+        CHECK(!output->open);
+      model_.checkAccounts();
+      for (int job = 0; job < 8; ++job)
+        submit();
+    }
+  }
+
+  size_t succeeded() const {
+    size_t count = 0;
+    for (const auto& [job, status] : host_.ended)
+      count += status.ok() ? 1 : 0;
+    return count;
+  }
+  size_t cancelled() const { return host_.cancelled.size(); }
+  size_t ended() const { return host_.ended.size(); }
+
+ private:
+  void submit() {
+    if (host_.queue.size() > 20) return;
+    host_.queue.push_back("job" + std::to_string(submitted_++));
+    dispatcher_.pump();
+  }
+  void cancelOne() {
+    if (host_.running.empty()) return;
+    const auto victim = std::next(host_.running.begin(), random_() % host_.running.size());
+    const JobId job = *victim;
+    const bool fresh = host_.cancelled.insert(job).second;
+    CHECK(dispatcher_.end(job, absl::CancelledError("asked")) == fresh);
+    dispatcher_.pump();
+  }
+  void killOne() {
+    const uint32_t group = random_() % topology_.groups.size();
+    if (model_.isUp(group)) model_.kill(group);
+  }
+  void reviveOne() {
+    const uint32_t group = random_() % topology_.groups.size();
+    if (!model_.isUp(group)) model_.bringUp(group);
+    dispatcher_.pump();
+  }
+  void finishOutputs() {
+    for (size_t index = outputs_done_; index < host_.outputs.states.size(); ++index) {
+      FakeOutputs::State& output = *host_.outputs.states[index];
+      if (output.finished && !output.aborted && output.frames != 0) {
+        output.frames = 0;
+        dispatcher_.onOutputDone(output.job, media::OutputResult{"/spool", 1, 1});
+        dispatcher_.pump();
+      }
+    }
+    while (outputs_done_ < host_.outputs.states.size() && !host_.outputs.states[outputs_done_]->open)
+      ++outputs_done_;
+  }
+
+  testing::ManualClock clock_;
+  config::Topology topology_;
+  std::mt19937 random_;
+  Host host_;
+  PipelineModel model_;
+  Dispatcher dispatcher_;
+  int submitted_ = 0;
+  size_t outputs_done_ = 0;
+};
+
+void explore(const std::function<config::Topology()>& topology, uint32_t first_seed, uint32_t seeds, int turns) {
+  size_t succeeded = 0;
+  size_t cancelled = 0;
+  size_t ended = 0;
+  for (uint32_t seed = first_seed; seed < first_seed + seeds; ++seed) {
+    CAPTURE(seed);
+    Simulation simulation(topology(), seed);
+    simulation.run(turns);
+    simulation.settle();
+    succeeded += simulation.succeeded();
+    cancelled += simulation.cancelled();
+    ended += simulation.ended();
+  }
+  // The simulation itself must have done something of each kind.
+  CHECK(succeeded > ended / 10);
+  CHECK(cancelled > 0);
+  CHECK(ended > succeeded + cancelled);
+}
+
+TEST_CASE("dispatcher: every job ends once, no credit and no number is lost, order is kept", "[supervisor][property]") {
+  explore([] { return chainTopology({1, 1, 1}); }, 1, 40, 1500);
+  explore([] { return chainTopology({2, 3, 1, 2}); }, 1000, 20, 1500);
+  explore([] { return diamondTopology(); }, 2000, 20, 1500);
+}
+
+TEST_CASE("dispatcher: the same for many more seeds", "[.][supervisor][property]") {
+  explore([] { return chainTopology({1, 1, 1}); }, 10000, 1000, 4000);
+  explore([] { return chainTopology({2, 3, 1, 2}); }, 20000, 500, 4000);
+  explore([] { return diamondTopology(); }, 30000, 500, 4000);
+}
+
+}  // namespace
+}  // namespace latentd::supervisor

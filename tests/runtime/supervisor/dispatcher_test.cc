@@ -1,0 +1,403 @@
+#include "runtime/supervisor/dispatcher.h"
+
+#include <map>
+
+#include "tests/runtime/supervisor/fakes.h"
+#include "tests/support/catch.h"
+#include "tests/support/manual_clock.h"
+
+namespace latentd::supervisor {
+namespace {
+
+namespace wire = internal::v1;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kStall{1000};
+
+struct Host final : DispatcherHost {
+  std::optional<JobSpec> takeNextJob() override {
+    if (queue.empty()) return std::nullopt;
+    JobSpec spec{queue.front(), {}, kStall};
+    spec.parameters.set_frames(5);
+    queue.pop_front();
+    return spec;
+  }
+  StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) override {
+    return outputs.open(job.id, job.parameters, [](const StatusOr<media::OutputResult>&) {});
+  }
+  void onStageStarted(const JobId& job, GroupIndex group) override { started.emplace_back(job, group.value); }
+  void onStageProgress(const JobId&, GroupIndex, uint32_t step, uint32_t) override { last_step = step; }
+  void onStageEnded(const JobId&, GroupIndex, const Status&, const wire::StageTimings&) override { ++stages_ended; }
+  void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) override {
+    REQUIRE(ended.count(job) == 0);
+    ended[job] = result.ok() ? absl::OkStatus() : result.status();
+  }
+  void onGroupUnusable(GroupIndex group, const Status& cause) override { unusable.emplace_back(group.value, cause); }
+
+  std::deque<JobId> queue;
+  FakeOutputs outputs;
+  std::vector<std::pair<JobId, uint32_t>> started;
+  uint32_t last_step = 0;
+  int stages_ended = 0;
+  std::map<JobId, Status> ended;
+  std::vector<std::pair<uint32_t, Status>> unusable;
+};
+
+struct Fixture {
+  explicit Fixture(std::vector<uint32_t> ranks = {1, 1, 1}) : topology(chainTopology(ranks)) {
+    for (uint32_t edge = 0; edge < topology.edges.size(); ++edge)
+      dispatcher.edgeOpened(EdgeIndex(edge), channel(edge));
+    for (uint32_t group = 0; group < topology.groups.size(); ++group)
+      dispatcher.groupReady(GroupIndex(group));
+  }
+  static ChannelId channel(uint32_t edge) { return ChannelId(edge + 1); }
+  static WorkerId worker(uint32_t group, uint32_t rank = 0) { return {GroupIndex(group), Rank(rank)}; }
+
+  void submit(const JobId& job) {
+    host.queue.push_back(job);
+    dispatcher.pump();
+  }
+  void start(uint32_t group, const JobId& job, uint32_t rank = 0) {
+    wire::StageStarted event;
+    event.set_job_id(job);
+    dispatcher.onStarted(worker(group, rank), event);
+  }
+  void done(uint32_t group, const JobId& job, uint32_t rank = 0) {
+    wire::StageDone event;
+    event.set_job_id(job);
+    dispatcher.onDone(worker(group, rank), event);
+    dispatcher.pump();
+  }
+  void failed(uint32_t group, const JobId& job, absl::StatusCode code, bool recycle = false, uint32_t rank = 0) {
+    wire::StageFailed event;
+    event.set_job_id(job);
+    event.mutable_status()->set_code(static_cast<int>(code));
+    event.mutable_status()->set_message("because");
+    event.set_recycle(recycle);
+    dispatcher.onFailed(worker(group, rank), event);
+    dispatcher.pump();
+  }
+  void outputDone(const JobId& job, uint32_t frames = 5) {
+    dispatcher.onOutputDone(job, media::OutputResult{"/spool/" + job, 10, frames});
+    dispatcher.pump();
+  }
+  // "0:run 1:run 2:cancel" of what was sent since the last call.
+  std::string sent() {
+    std::string text;
+    for (const FakeSink::Sent& entry : sink.take()) {
+      text += (text.empty() ? "" : " ") + std::to_string(entry.worker.group.value) + ":";
+      if (entry.command.has_run_stage()) text += "run " + entry.command.run_stage().job_id();
+      if (entry.command.has_cancel()) text += "cancel " + entry.command.cancel().job_id();
+      if (entry.command.has_discard_refs())
+        text += "discard " + std::to_string(entry.command.discard_refs().refs(0).sequence());
+    }
+    return text;
+  }
+
+  testing::ManualClock clock;
+  config::Topology topology;
+  FakeSink sink;
+  Host host;
+  Dispatcher dispatcher{topology, clock, sink, host};
+};
+
+TEST_CASE("dispatcher: every command of a job is sent before any input exists", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  const auto sent = fixture.sink.take();
+  REQUIRE(sent.size() == 3);
+  CHECK(sent[0].command.run_stage().inputs_size() == 0);
+  CHECK(sent[0].command.run_stage().outputs(0).channel_id() == 1);
+  CHECK(sent[1].command.run_stage().inputs(0).channel_id() == 1);
+  CHECK(sent[1].command.run_stage().inputs(0).sequence() == 0);
+  CHECK(sent[2].command.run_stage().inputs(0).channel_id() == 2);
+  CHECK(sent[2].command.run_stage().frame_ring_id() == fixture.host.outputs.states[0]->ring_id);
+  CHECK(sent[1].command.run_stage().frame_ring_id() == 0);
+  CHECK(fixture.sink.descriptors.size() == 1);
+  CHECK(sent[0].command.run_stage().stall_timeout_ms() == 1000);
+}
+
+TEST_CASE("dispatcher: a job succeeds when every stage and its output have ended, in any order", "[supervisor]") {
+  for (const bool output_first : {true, false}) {
+    Fixture fixture;
+    fixture.submit("a");
+    fixture.done(2, "a");
+    CHECK(fixture.host.outputs.states[0]->finished);
+    if (output_first) fixture.outputDone("a");
+    fixture.done(0, "a");
+    fixture.done(1, "a");
+    if (!output_first) {
+      CHECK(fixture.host.ended.empty());
+      fixture.outputDone("a");
+    }
+    CHECK(fixture.host.ended.at("a").ok());
+    CHECK(fixture.dispatcher.running() == 0);
+    CHECK(!fixture.host.outputs.states[0]->open);
+  }
+}
+
+TEST_CASE("dispatcher: jobs fill the pipeline up to credits and queued commands, and no further", "[supervisor]") {
+  Fixture fixture;
+  for (const char* job : {"a", "b", "c", "d"})
+    fixture.host.queue.push_back(job);
+  fixture.dispatcher.pump();
+  // Two commands a worker, two credits an edge.
+  CHECK(fixture.sent() == "0:run a 1:run a 2:run a 0:run b 1:run b 2:run b");
+  CHECK(fixture.host.queue.size() == 2);
+  fixture.done(0, "a");
+  CHECK(fixture.sent().empty());  // no credit: both artifacts are unconsumed
+  wire::InputsConsumed consumed;
+  consumed.set_job_id("a");
+  consumed.add_refs()->set_channel_id(1);
+  fixture.dispatcher.onInputsConsumed(Fixture::worker(1), consumed);
+  fixture.dispatcher.pump();
+  CHECK(fixture.sent() == "0:run c");
+  fixture.done(1, "a");
+  CHECK(fixture.sent().empty());  // the next edge has no credit yet
+  fixture.done(2, "a");
+  CHECK(fixture.sent() == "1:run c 2:run c");
+}
+
+TEST_CASE("dispatcher: a credit needs every consumer rank", "[supervisor]") {
+  Fixture fixture({1, 2});
+  for (const char* job : {"a", "b", "c"})
+    fixture.host.queue.push_back(job);
+  fixture.dispatcher.pump();
+  fixture.sink.take();
+  fixture.done(0, "a");
+  fixture.done(1, "a", 0);
+  CHECK(fixture.sent().empty());
+  fixture.done(1, "a", 1);
+  CHECK(fixture.sent() == "0:run c 1:run c 1:run c");
+}
+
+TEST_CASE("dispatcher: a failure is told at once, the rest of the job is cancelled and awaited", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.sink.take();
+  fixture.failed(1, "a", absl::StatusCode::kResourceExhausted);
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kResourceExhausted);
+  CHECK(messageOf(fixture.host.ended.at("a")).find("stage g1 (fake), rank 0") != std::string::npos);
+  CHECK(fixture.host.outputs.states[0]->aborted);
+  CHECK(fixture.sent() == "0:cancel a 1:cancel a 2:cancel a");
+  CHECK(fixture.dispatcher.running() == 1);
+  fixture.done(0, "a");
+  fixture.failed(2, "a", absl::StatusCode::kUnavailable);
+  CHECK(fixture.dispatcher.running() == 0);
+  CHECK(fixture.host.ended.size() == 1);
+}
+
+TEST_CASE("dispatcher: CANCELLED is told only when nothing is left in any worker", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.sink.take();
+  CHECK(fixture.dispatcher.end("a", absl::CancelledError("on request")));
+  CHECK(!fixture.dispatcher.end("a", absl::CancelledError("again")));
+  CHECK(fixture.sent() == "0:cancel a 1:cancel a 2:cancel a");
+  fixture.failed(0, "a", absl::StatusCode::kCancelled);
+  fixture.failed(1, "a", absl::StatusCode::kCancelled);
+  CHECK(fixture.host.ended.empty());
+  fixture.failed(2, "a", absl::StatusCode::kCancelled);
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kCancelled);
+}
+
+TEST_CASE("dispatcher: a promise without a consumer's command is discarded and its credit comes back", "[supervisor]") {
+  Fixture fixture;
+  for (const char* job : {"a", "b", "c", "d"})
+    fixture.host.queue.push_back(job);
+  fixture.dispatcher.pump();
+  fixture.sink.take();
+  // c's first command goes once g0 has room, but g1 holds two commands: c's artifact has no consumer's command.
+  wire::InputsConsumed consumed;
+  consumed.set_job_id("a");
+  consumed.add_refs()->set_channel_id(1);
+  fixture.dispatcher.onInputsConsumed(Fixture::worker(1), consumed);
+  fixture.done(0, "a");
+  CHECK(fixture.sent() == "0:run c");
+  CHECK(fixture.dispatcher.end("c", absl::CancelledError("on request")));
+  auto sent = fixture.sink.take();
+  REQUIRE(sent.size() == 2);
+  CHECK(sent[0].command.cancel().job_id() == "c");
+  const wire::DiscardRefs discard = sent[1].command.discard_refs();
+  CHECK(sent[1].worker.group.value == 1);
+  CHECK(discard.refs(0).sequence() == 2);
+  CHECK(discard.sync());
+  CHECK(discard.reason() == "cancelled");
+  fixture.failed(0, "c", absl::StatusCode::kCancelled);
+  CHECK(fixture.host.ended.empty());
+  wire::RefsDiscarded discarded;
+  discarded.set_request_id(discard.request_id());
+  fixture.dispatcher.onDiscarded(Fixture::worker(1), discarded);
+  CHECK(fixture.host.ended.count("c") == 1);
+  fixture.dispatcher.pump();
+  CHECK(fixture.sent() == "0:run d");
+}
+
+TEST_CASE("dispatcher: a lost group fails what it holds; what has not reached it goes on after its return",
+          "[supervisor]") {
+  Fixture fixture;
+  fixture.topology.limits.in_flight_per_group = 1;
+  for (const char* job : {"a", "b", "c"})
+    fixture.host.queue.push_back(job);
+  fixture.dispatcher.pump();
+  fixture.done(0, "a");
+  CHECK(fixture.sent() == "0:run a 1:run a 2:run a 0:run b");
+  fixture.start(2, "a");
+  fixture.dispatcher.groupLost(GroupIndex(2), absl::UnavailableError("g2 rank 0 died: signal SIGKILL"));
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kUnavailable);
+  CHECK(messageOf(fixture.host.ended.at("a")).find("SIGKILL") != std::string::npos);
+  CHECK(messageOf(fixture.host.ended.at("a")).find("stage g2") != std::string::npos);
+  CHECK(fixture.host.ended.count("b") == 0);
+  fixture.failed(1, "a", absl::StatusCode::kUnavailable);
+  CHECK(fixture.dispatcher.running() == 1);
+  CHECK(fixture.sent() == "1:cancel a");  // b waits for the edge, c keeps its place in the queue
+  fixture.dispatcher.edgeOpened(EdgeIndex(1), ChannelId(9));
+  fixture.dispatcher.groupReady(GroupIndex(2));
+  fixture.dispatcher.pump();
+  const auto sent = fixture.sink.take();
+  REQUIRE(sent.size() == 2);
+  CHECK(sent[0].command.run_stage().outputs(0).channel_id() == 9);
+  CHECK(sent[0].command.run_stage().outputs(0).sequence() == 0);
+  for (const uint32_t group : {0U, 1U, 2U})
+    fixture.done(group, "b");
+  fixture.outputDone("b");
+  CHECK(fixture.host.ended.at("b").ok());
+  CHECK(fixture.host.queue.empty());
+}
+
+TEST_CASE("dispatcher: artifacts on a lost group's edges are lost with it", "[supervisor]") {
+  Fixture fixture;
+  fixture.topology.limits.in_flight_per_group = 1;
+  for (const char* job : {"a", "b"})
+    fixture.host.queue.push_back(job);
+  fixture.dispatcher.pump();
+  fixture.done(0, "a");
+  fixture.done(0, "b");  // b's text is done and unconsumed, g1 is busy with a
+  fixture.dispatcher.groupLost(GroupIndex(0), absl::UnavailableError("gone"));
+  CHECK(fixture.host.ended.count("a") == 1);
+  CHECK(fixture.host.ended.count("b") == 1);
+}
+
+TEST_CASE("dispatcher: a stage without progress stalls its job, progress extends it", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.sink.take();
+  fixture.start(0, "a");
+  CHECK(fixture.dispatcher.nextDeadline() == fixture.clock.now() + kStall);
+  for (uint32_t step = 1; step <= 3; ++step) {
+    fixture.clock.advance(kStall - milliseconds(1));
+    fixture.dispatcher.onTimer();
+    wire::StepProgress progress;
+    progress.set_job_id("a");
+    progress.set_step(step);
+    progress.set_steps(8);
+    fixture.dispatcher.onProgress(Fixture::worker(0), progress);
+  }
+  CHECK(fixture.host.last_step == 3);
+  CHECK(fixture.host.ended.empty());
+  fixture.clock.advance(kStall);
+  fixture.dispatcher.onTimer();
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kDeadlineExceeded);
+  CHECK(messageOf(fixture.host.ended.at("a")).find("stage g0, 3 of 8 steps done") != std::string::npos);
+  CHECK(fixture.host.unusable.empty());
+}
+
+TEST_CASE("dispatcher: a consumer does not stall while its producers work", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.start(1, "a");
+  for (int step = 1; step < 20; ++step) {
+    fixture.clock.advance(kStall / 2);
+    wire::StepProgress progress;
+    progress.set_job_id("a");
+    progress.set_step(step);
+    fixture.dispatcher.onProgress(Fixture::worker(0), progress);
+    fixture.dispatcher.onTimer();
+  }
+  CHECK(fixture.host.ended.empty());
+  fixture.done(0, "a");
+  fixture.clock.advance(kStall - milliseconds(1));
+  fixture.dispatcher.onTimer();
+  CHECK(fixture.host.ended.empty());
+  fixture.clock.advance(milliseconds(1));
+  fixture.dispatcher.onTimer();
+  CHECK(fixture.host.ended.count("a") == 1);
+}
+
+TEST_CASE("dispatcher: a group that does not end a cancelled command is told, once a time-out", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.dispatcher.end("a", absl::CancelledError("on request"));
+  fixture.failed(1, "a", absl::StatusCode::kCancelled);
+  fixture.failed(2, "a", absl::StatusCode::kCancelled);
+  fixture.clock.advance(kStall);
+  fixture.dispatcher.onTimer();
+  REQUIRE(fixture.host.unusable.size() == 1);
+  CHECK(fixture.host.unusable[0].first == 0);
+  fixture.dispatcher.onTimer();
+  CHECK(fixture.host.unusable.size() == 1);
+  fixture.dispatcher.groupLost(GroupIndex(0), fixture.host.unusable[0].second);
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kCancelled);
+  CHECK(fixture.dispatcher.running() == 0);
+  CHECK(fixture.dispatcher.nextDeadline() == Clock::TimePoint::max());
+}
+
+TEST_CASE("dispatcher: a worker that asks for its replacement is told, after its job", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.failed(1, "a", absl::StatusCode::kResourceExhausted, true);
+  REQUIRE(fixture.host.unusable.size() == 1);
+  CHECK(fixture.host.unusable[0].first == 1);
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kResourceExhausted);
+}
+
+TEST_CASE("dispatcher: an output that cannot open fails its job, and the next one runs", "[supervisor]") {
+  Fixture fixture;
+  fixture.host.outputs.open_status = absl::ResourceExhaustedError("spool full");
+  fixture.submit("a");
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kResourceExhausted);
+  fixture.host.outputs.open_status = absl::OkStatus();
+  fixture.failed(0, "a", absl::StatusCode::kCancelled);
+  fixture.failed(1, "a", absl::StatusCode::kCancelled);
+  fixture.sink.take();
+  CHECK(fixture.dispatcher.running() == 1);  // its last promise is being discarded
+}
+
+TEST_CASE("dispatcher: a result with other than the promised frames is a failure", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  for (const uint32_t group : {0U, 1U, 2U})
+    fixture.done(group, "a");
+  fixture.outputDone("a", 4);
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kDataLoss);
+  CHECK(fixture.dispatcher.running() == 0);
+}
+
+TEST_CASE("dispatcher: stale, repeated and unknown events change nothing", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.done(0, "a");
+  fixture.done(0, "a");
+  fixture.failed(0, "a", absl::StatusCode::kInternal);
+  fixture.done(1, "unknown");
+  fixture.start(2, "unknown");
+  wire::RefsDiscarded discarded;
+  discarded.set_request_id(77);
+  fixture.dispatcher.onDiscarded(Fixture::worker(1), discarded);
+  CHECK(fixture.host.ended.empty());
+  CHECK(fixture.host.stages_ended == 1);
+  fixture.done(1, "a");
+  fixture.done(2, "a");
+  fixture.outputDone("a");
+  CHECK(fixture.host.ended.at("a").ok());
+}
+
+TEST_CASE("dispatcher: an unasked CANCELLED of a worker is a failure", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.failed(0, "a", absl::StatusCode::kCancelled);
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace latentd::supervisor

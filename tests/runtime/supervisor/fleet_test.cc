@@ -1,0 +1,420 @@
+#include "runtime/supervisor/fleet.h"
+
+#include <csignal>
+
+#include "runtime/metrics/registry.h"
+#include "tests/runtime/supervisor/fakes.h"
+#include "tests/support/catch.h"
+#include "tests/support/manual_clock.h"
+
+namespace latentd::supervisor {
+namespace {
+
+namespace wire = internal::v1;
+using std::chrono::milliseconds;
+
+struct Host final : FleetHost {
+  void onEdgeOpen(EdgeIndex, ChannelId) override { ++edges_open; }
+  void onGroupReady(GroupIndex) override {}
+  void onFleetReady() override { ++ready; }
+  void onGroupLost(GroupIndex group, const Status& cause) override { lost.emplace_back(group.value, cause); }
+  void onFleetFailed(const Status& cause) override { failures.push_back(cause); }
+  void onWorkReport(WorkerId, const wire::WorkerEvent&) override { ++reports; }
+  int edges_open = 0;
+  int ready = 0;
+  int reports = 0;
+  std::vector<std::pair<uint32_t, Status>> lost;
+  std::vector<Status> failures;
+};
+
+struct Link final : ControlLink {
+  bool send(ConnectionId connection, wire::WorkerCommand command) override {
+    sent.emplace_back(connection, std::move(command));
+    return !full;
+  }
+  void close(ConnectionId connection, const Status& status) override { closed.emplace_back(connection, status); }
+  std::vector<std::pair<ConnectionId, wire::WorkerCommand>> sent;
+  std::vector<std::pair<ConnectionId, Status>> closed;
+  bool full = false;
+};
+
+// Plays every worker; what a worker does on its own is a call of the test.
+struct Fixture {
+  explicit Fixture(std::vector<uint32_t> ranks = {1, 2}) : topology(chainTopology(ranks)) {
+    fleet.connect(link, launcher);
+  }
+  static WorkerId worker(uint32_t group, uint32_t rank = 0) { return {GroupIndex(group), Rank(rank)}; }
+  ConnectionId connectionOf(WorkerId worker) { return connections.at(worker); }
+
+  wire::WorkerEvent eventOf(WorkerId worker) {
+    wire::WorkerEvent event;
+    event.set_epoch(launcher.running.at(worker).value);
+    return event;
+  }
+  void registerWorker(WorkerId worker) {
+    wire::WorkerEvent event = eventOf(worker);
+    event.mutable_register_()->set_group(topology.groups[worker.group.value].name);
+    event.mutable_register_()->set_rank(worker.rank.value);
+    event.mutable_register_()->set_pid(launcher.pid(worker));
+    connections[worker] = ConnectionId(next_connection++);
+    fleet.onEvent(connections[worker], event);
+  }
+  void phase(WorkerId worker, const std::string& name) {
+    wire::WorkerEvent event = eventOf(worker);
+    event.mutable_phase()->set_phase(name);
+    event.mutable_phase()->set_fraction(0.5);
+    fleet.onEvent(connectionOf(worker), event);
+  }
+  void ready(WorkerId worker, const std::string& method = "run") {
+    wire::WorkerEvent event = eventOf(worker);
+    wire::Method& offered = *event.mutable_ready()->add_methods();
+    offered.set_name(method);
+    const bool sink = worker.group.value == topology.sink;
+    offered.set_emits_frames(sink);
+    if (!sink) offered.add_outputs("x");
+    if (worker.group.value != 0) offered.add_inputs("x");
+    fleet.onEvent(connectionOf(worker), event);
+  }
+  void exit(WorkerId worker, ExitStatus status, std::vector<std::string> lines = {}) {
+    launcher.running.erase(worker);
+    fleet.onWorkerExit(worker, status, lines);
+  }
+  void reapKilled() {
+    for (const WorkerId worker : std::exchange(launcher.killed, {})) {
+      if (launcher.running.count(worker) != 0) exit(worker, {true, SIGKILL});
+    }
+  }
+  // Registers and loads whoever runs and has not, and answers for the channels.
+  void bringUp() {
+    for (uint32_t group = 0; group < topology.groups.size(); ++group) {
+      for (uint32_t rank = 0; rank < topology.groups[group].ranks(); ++rank) {
+        if (launcher.running.count(worker(group, rank)) == 0) continue;
+        if (handled[worker(group, rank)] == launcher.running[worker(group, rank)]) continue;
+        handled[worker(group, rank)] = launcher.running[worker(group, rank)];
+        registerWorker(worker(group, rank));
+        ready(worker(group, rank));
+      }
+    }
+    answerChannels();
+  }
+  void answerChannels() {
+    for (size_t index = 0; index < link.sent.size(); ++index) {
+      const auto [connection, command] = link.sent[index];
+      for (const auto& [id, owner] : connections) {
+        if (owner != connection || launcher.running.count(id) == 0) continue;
+        wire::WorkerEvent event = eventOf(id);
+        if (command.has_open_producer()) {
+          event.mutable_edge_ready()->set_channel_id(command.open_producer().channel().channel_id());
+        } else if (command.has_open_consumer()) {
+          event.mutable_edge_ready()->set_channel_id(command.open_consumer().channel().channel_id());
+        } else if (command.has_retire_edge()) {
+          event.mutable_edge_retired()->set_channel_id(command.retire_edge().channel_id());
+        } else {
+          continue;
+        }
+        fleet.onEvent(connection, event);
+      }
+    }
+    link.sent.clear();
+  }
+  std::string cause() { return host.lost.empty() ? "" : messageOf(host.lost.back().second); }
+
+  testing::ManualClock clock;
+  config::Topology topology;
+  metrics::Registry registry;
+  metrics::WorkerMetrics metrics{registry};
+  Host host;
+  Link link;
+  FakeLauncher launcher;
+  std::map<WorkerId, ConnectionId> connections;
+  std::map<WorkerId, Epoch> handled;
+  uint64_t next_connection = 1;
+  Fleet fleet{topology, clock, metrics, host, "/run/x"};
+};
+
+TEST_CASE("fleet: register, load, warm up, ready, channels, serving", "[supervisor]") {
+  Fixture fixture;
+  fixture.fleet.start();
+  CHECK(fixture.launcher.running.size() == 3);
+  fixture.registerWorker(Fixture::worker(0));
+  REQUIRE(fixture.link.sent.size() == 1);
+  const wire::Load& load = fixture.link.sent[0].second.load();
+  CHECK(load.group() == "g0");
+  CHECK(load.output_methods(0) == "run");
+  CHECK(load.step_gate_id() == 0);
+  CHECK(load.heartbeat_interval_ms() == 100);
+  fixture.phase(Fixture::worker(0), "warming up");
+  CHECK(fixture.fleet.readiness().message().find("warming up 50 %") != absl::string_view::npos);
+  fixture.ready(Fixture::worker(0));
+  CHECK(fixture.host.ready == 0);
+  fixture.handled[Fixture::worker(0)] = Epoch(1);
+  fixture.registerWorker(Fixture::worker(1, 0));
+  CHECK(fixture.link.sent.back().second.load().step_gate_id() == UINT64_MAX);  // two ranks share one
+  fixture.ready(Fixture::worker(1, 0));
+  CHECK(fixture.host.edges_open == 0);
+  fixture.registerWorker(Fixture::worker(1, 1));
+  fixture.ready(Fixture::worker(1, 1));
+  fixture.answerChannels();
+  CHECK(fixture.host.edges_open == 1);
+  CHECK(fixture.host.ready == 1);
+  CHECK(fixture.fleet.allReady());
+  CHECK(fixture.metrics.up.with("g1", "1").Value() == 1);
+  v1::Topology topology;
+  fixture.fleet.fill(topology, [](GroupIndex group) { return group.value == 0; });
+  CHECK(topology.groups(0).workers(0).state() == v1::WORKER_STATE_BUSY);
+  CHECK(topology.groups(1).workers(1).state() == v1::WORKER_STATE_READY);
+}
+
+TEST_CASE("fleet: a first start is all or nothing, with the first cause", "[supervisor]") {
+  Fixture fixture;
+  fixture.fleet.start();
+  fixture.registerWorker(Fixture::worker(0));
+  fixture.registerWorker(Fixture::worker(1, 1));
+  wire::WorkerEvent fatal = fixture.eventOf(Fixture::worker(1, 1));
+  fatal.mutable_fatal()->mutable_status()->set_code(static_cast<int>(absl::StatusCode::kNotFound));
+  fatal.mutable_fatal()->mutable_status()->set_message("model.safetensors is missing");
+  fixture.fleet.onEvent(fixture.connectionOf(Fixture::worker(1, 1)), fatal);
+  // Its sibling is killed at once; what follows is a consequence and changes no cause.
+  CHECK(fixture.launcher.killed == std::vector<WorkerId>{Fixture::worker(1, 0), Fixture::worker(1, 1)});
+  fixture.exit(Fixture::worker(1, 1), {false, 1});
+  CHECK(fixture.host.failures.empty());
+  fixture.exit(Fixture::worker(1, 0), {true, SIGKILL});
+  REQUIRE(fixture.host.failures.size() == 1);
+  CHECK(fixture.host.failures[0].code() == absl::StatusCode::kNotFound);
+  CHECK(messageOf(fixture.host.failures[0]) == "g1 rank 1 (fake), loading: model.safetensors is missing");
+  // The other groups have no use any more.
+  CHECK(std::find(fixture.launcher.killed.begin(), fixture.launcher.killed.end(), Fixture::worker(0)) !=
+        fixture.launcher.killed.end());
+  CHECK(fixture.launcher.launches == 3);
+}
+
+TEST_CASE("fleet: a program that cannot start fails the daemon at once", "[supervisor]") {
+  Fixture fixture;
+  fixture.launcher.launch_status = absl::NotFoundError("start /x/latent-worker");
+  fixture.fleet.start();
+  REQUIRE(fixture.host.failures.size() == 1);
+  CHECK(fixture.launcher.launches == 1);
+}
+
+TEST_CASE("fleet: every phase of a start has its deadline", "[supervisor]") {
+  for (const std::string phase : {"starting", "loading", "warming up"}) {
+    Fixture fixture({1});
+    fixture.fleet.start();
+    if (phase != "starting") fixture.registerWorker(Fixture::worker(0));
+    if (phase == "warming up") fixture.phase(Fixture::worker(0), phase);
+    const milliseconds limit(phase == "warming up" ? 5000 : 10000);
+    for (milliseconds passed{0}; passed < limit; passed += milliseconds(500)) {
+      CHECK(fixture.host.lost.empty());
+      fixture.clock.advance(milliseconds(500));
+      if (phase != "starting") {
+        wire::WorkerEvent beat = fixture.eventOf(Fixture::worker(0));
+        beat.mutable_heartbeat();
+        fixture.fleet.onEvent(fixture.connectionOf(Fixture::worker(0)), beat);
+      }
+      fixture.fleet.onTimer();
+    }
+    REQUIRE(fixture.host.lost.size() == 1);
+    CHECK(fixture.host.lost[0].second.code() == absl::StatusCode::kDeadlineExceeded);
+    CHECK(fixture.cause().find(phase) != std::string::npos);
+    CHECK(fixture.metrics.restarts.with("g0", "deadline").Value() == 1);
+  }
+}
+
+TEST_CASE("fleet: a silent worker is killed with its group", "[supervisor]") {
+  Fixture fixture;
+  fixture.fleet.start();
+  fixture.bringUp();
+  fixture.clock.advance(milliseconds(1000));
+  fixture.fleet.onTimer();
+  CHECK(fixture.host.lost.size() == 2);
+  CHECK(fixture.cause().find("no heartbeat") != std::string::npos);
+  CHECK(fixture.metrics.restarts.with("g1", "heartbeat").Value() == 1);
+}
+
+TEST_CASE("fleet: a death kills the siblings, is explained, and the group comes back with a new epoch",
+          "[supervisor]") {
+  Fixture fixture;
+  fixture.fleet.start();
+  fixture.bringUp();
+  fixture.exit(Fixture::worker(1, 1), {true, SIGSEGV}, {"first line", "last line"});
+  CHECK(fixture.launcher.killed == std::vector<WorkerId>{Fixture::worker(1, 0)});
+  CHECK(fixture.host.lost.size() == 1);
+  for (const char* part : {"g1 rank 1", "died while ready", "signal SIGSEGV", "first line\n  last line"}) {
+    CHECK(fixture.cause().find(part) != std::string::npos);
+  }
+  CHECK(!fixture.fleet.allReady());
+  // Not before its sibling is reaped, not before its back-off.
+  fixture.clock.advance(milliseconds(99));
+  fixture.reapKilled();
+  fixture.fleet.onTimer();
+  CHECK(fixture.launcher.launches == 3);
+  fixture.clock.advance(milliseconds(1));
+  CHECK(fixture.fleet.nextDeadline() <= fixture.clock.now());
+  fixture.fleet.onTimer();
+  CHECK(fixture.launcher.launches == 5);
+  CHECK(fixture.launcher.running.at(Fixture::worker(1, 0)) == Epoch(2));
+  fixture.answerChannels();  // the survivor retires the former channel
+  fixture.bringUp();
+  CHECK(fixture.host.ready == 2);
+  CHECK(fixture.host.failures.empty());
+  v1::Topology topology;
+  fixture.fleet.fill(topology, [](GroupIndex) { return false; });
+  CHECK(topology.groups(1).restarts() == 1);
+  CHECK(topology.groups(1).epoch() == 2);
+  CHECK(topology.groups(1).last_failure().code() == static_cast<int>(absl::StatusCode::kUnavailable));
+}
+
+TEST_CASE("fleet: restarts back off, and end after too many failed starts in a row", "[supervisor]") {
+  Fixture fixture({1});
+  fixture.fleet.start();
+  fixture.bringUp();
+  fixture.exit(Fixture::worker(0), {false, 1});
+  std::vector<int64_t> delays;
+  while (fixture.host.failures.empty()) {
+    REQUIRE(delays.size() < 10);
+    const auto before = fixture.clock.now();
+    fixture.clock.advanceTo(fixture.fleet.nextDeadline());
+    delays.push_back(std::chrono::duration_cast<milliseconds>(fixture.clock.now() - before).count());
+    fixture.fleet.onTimer();
+    fixture.exit(Fixture::worker(0), {false, 1});
+  }
+  CHECK(delays == std::vector<int64_t>{100, 200, 400});
+  CHECK(messageOf(fixture.host.failures[0]).find("exit code 1") != std::string::npos);
+}
+
+TEST_CASE("fleet: only the process that was started may register, once, for its epoch", "[supervisor]") {
+  Fixture fixture;
+  fixture.fleet.start();
+  const auto attempt = [&](const std::string& group, uint32_t rank, int pid, uint64_t epoch) {
+    wire::WorkerEvent event;
+    event.set_epoch(epoch);
+    event.mutable_register_()->set_group(group);
+    event.mutable_register_()->set_rank(rank);
+    event.mutable_register_()->set_pid(pid);
+    fixture.link.closed.clear();
+    fixture.fleet.onEvent(ConnectionId(1000 + fixture.next_connection++), event);
+    return fixture.link.closed.empty() ? absl::OkStatus() : fixture.link.closed[0].second;
+  };
+  const int pid = fixture.launcher.pid(Fixture::worker(0));
+  CHECK(attempt("unknown", 0, pid, 1).code() == absl::StatusCode::kNotFound);
+  CHECK(attempt("g0", 1, pid, 1).code() == absl::StatusCode::kNotFound);
+  CHECK(attempt("g0", 0, pid + 1, 1).code() == absl::StatusCode::kAlreadyExists);
+  CHECK(attempt("g0", 0, pid, 2).code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(attempt("g0", 0, pid, 1).ok());
+  CHECK(attempt("g0", 0, pid, 1).code() == absl::StatusCode::kAlreadyExists);
+  fixture.link.closed.clear();
+  wire::WorkerEvent early;
+  early.set_epoch(1);
+  early.mutable_heartbeat();
+  fixture.fleet.onEvent(ConnectionId(5000), early);
+  CHECK(fixture.link.closed.size() == 1);
+}
+
+TEST_CASE("fleet: events of a former epoch are dropped", "[supervisor]") {
+  Fixture fixture({1});
+  fixture.fleet.start();
+  fixture.bringUp();
+  wire::WorkerEvent done = fixture.eventOf(Fixture::worker(0));
+  done.mutable_done();
+  const ConnectionId former = fixture.connectionOf(Fixture::worker(0));
+  fixture.fleet.onEvent(former, done);
+  CHECK(fixture.host.reports == 1);
+  fixture.exit(Fixture::worker(0), {false, 1});
+  fixture.clock.advance(milliseconds(100));
+  fixture.fleet.onTimer();
+  fixture.fleet.onEvent(former, done);
+  CHECK(fixture.host.reports == 1);
+  fixture.fleet.onClosed(former);
+}
+
+TEST_CASE("fleet: a stage that does not fit the topology is refused at start, by name", "[supervisor]") {
+  Fixture fixture({1});
+  fixture.fleet.start();
+  fixture.registerWorker(Fixture::worker(0));
+  fixture.ready(Fixture::worker(0), "other");
+  CHECK(fixture.cause().find("no method \"run\"; it has: other") != std::string::npos);
+  fixture.reapKilled();
+  REQUIRE(fixture.host.failures.size() == 1);
+  CHECK(fixture.host.failures[0].code() == absl::StatusCode::kInvalidArgument);
+
+  Fixture unfed;
+  unfed.fleet.start();
+  unfed.registerWorker(Fixture::worker(0));
+  wire::WorkerEvent event = unfed.eventOf(Fixture::worker(0));
+  wire::Method& method = *event.mutable_ready()->add_methods();
+  method.set_name("run");
+  method.add_outputs("y");  // g1 needs x
+  unfed.fleet.onEvent(unfed.connectionOf(Fixture::worker(0)), event);
+  unfed.handled[Fixture::worker(0)] = Epoch(1);
+  unfed.bringUp();
+  REQUIRE(unfed.host.failures.size() == 1);
+  CHECK(messageOf(unfed.host.failures[0]) == "g1 needs \"x\", which no edge brings (they bring: y)");
+}
+
+TEST_CASE("fleet: a worker that does not read its commands is killed", "[supervisor]") {
+  Fixture fixture({1});
+  fixture.fleet.start();
+  fixture.bringUp();
+  fixture.link.full = true;
+  fixture.fleet.send(Fixture::worker(0), {});
+  CHECK(fixture.launcher.killed == std::vector<WorkerId>{Fixture::worker(0)});
+}
+
+TEST_CASE("fleet: the end retires channels, then consumers end before producers", "[supervisor]") {
+  Fixture fixture;
+  fixture.fleet.start();
+  fixture.bringUp();
+  int done = 0;
+  fixture.fleet.shutDown(milliseconds(3000), [&] { ++done; });
+  REQUIRE(fixture.link.sent.size() == 3);
+  for (const auto& [connection, command] : fixture.link.sent)
+    CHECK(command.has_retire_edge());
+  fixture.answerChannels();
+  const auto told = [&](WorkerId worker) {
+    return std::any_of(fixture.link.sent.begin(), fixture.link.sent.end(), [&](const auto& entry) {
+      return entry.first == fixture.connectionOf(worker) && entry.second.has_shutdown();
+    });
+  };
+  // answerChannels() emptied the list while it worked; the shutdown of the consumers came in the middle of that.
+  CHECK(!told(Fixture::worker(0)));
+  fixture.exit(Fixture::worker(1, 0), {false, 0});
+  CHECK(!told(Fixture::worker(0)));
+  fixture.exit(Fixture::worker(1, 1), {false, 0});
+  CHECK(told(Fixture::worker(0)));
+  CHECK(done == 0);
+  fixture.exit(Fixture::worker(0), {false, 0});
+  CHECK(done == 1);
+  CHECK(fixture.host.lost.empty());
+  CHECK(fixture.fleet.nextDeadline() == Clock::TimePoint::max());
+}
+
+TEST_CASE("fleet: who does not end within its share of the grace is killed", "[supervisor]") {
+  Fixture fixture;
+  fixture.fleet.start();
+  fixture.bringUp();
+  int done = 0;
+  const auto start = fixture.clock.now();
+  fixture.fleet.shutDown(milliseconds(3000), [&] { ++done; });
+  for (int turn = 0; turn < 20 && done == 0; ++turn) {
+    fixture.clock.advanceTo(std::min(fixture.fleet.nextDeadline(), fixture.clock.now() + milliseconds(1000)));
+    fixture.fleet.onTimer();
+    fixture.reapKilled();
+  }
+  CHECK(done == 1);
+  CHECK(fixture.clock.now() - start <= milliseconds(3000));
+}
+
+TEST_CASE("fleet: an end in the middle of a start ends too", "[supervisor]") {
+  Fixture fixture;
+  fixture.fleet.start();
+  fixture.registerWorker(Fixture::worker(0));
+  int done = 0;
+  fixture.fleet.shutDown(milliseconds(3000), [&] { ++done; });
+  for (int turn = 0; turn < 5; ++turn)
+    fixture.reapKilled();
+  CHECK(done == 1);
+  CHECK(fixture.host.failures.empty());
+}
+
+}  // namespace
+}  // namespace latentd::supervisor

@@ -1,0 +1,301 @@
+#include "runtime/supervisor/job_manager.h"
+
+#include <unistd.h>
+
+#include <fstream>
+
+#include "runtime/metrics/registry.h"
+#include "tests/runtime/supervisor/fakes.h"
+#include "tests/support/catch.h"
+#include "tests/support/manual_clock.h"
+
+namespace latentd::supervisor {
+namespace {
+
+namespace wire = internal::v1;
+using std::chrono::milliseconds;
+
+config::Topology oneGroup() {
+  config::Topology topology = chainTopology({1});
+  topology.limits.in_flight_per_group = 1;
+  topology.queue.length_max = 3;
+  return topology;
+}
+
+// One group, one worker, jobs of one stage: what is tested is what stands around the dispatcher.
+struct Fixture {
+  Fixture() {
+    JobLimits limits = mergeLimits({}, topology.limits, {});
+    limits.defaults.set_frames(5);
+    limits.defaults.set_width(32);
+    limits.defaults.set_height(32);
+    limits.defaults.set_steps(4);
+    limits.defaults.set_guidance_scale(1);
+    limits.defaults.set_fps(8);
+    jobs.setLimits(limits);
+    jobs.dispatcher().groupReady(GroupIndex(0));
+  }
+  ~Fixture() { unlink(result_path.c_str()); }
+
+  static v1::SubmitRequest request(int priority = 0) {
+    v1::SubmitRequest request;
+    request.mutable_parameters()->set_prompt("a red ball");
+    request.set_priority(priority);
+    return request;
+  }
+  JobId submit(int priority = 0) {
+    const auto job = jobs.submit(request(priority));
+    REQUIRE(job.ok());
+    return job->id();
+  }
+  v1::JobState state(const JobId& id) { return jobs.get(id)->state(); }
+  void runPosted() {
+    for (const auto& task : std::exchange(posted, {}))
+      task();
+  }
+  void stageDone(const JobId& id) {
+    wire::StageDone event;
+    event.set_job_id(id);
+    event.mutable_timings()->set_compute_seconds(2);
+    event.mutable_timings()->add_step_seconds(0.5);
+    jobs.dispatcher().onDone({}, event);
+    jobs.pump();
+  }
+  void stageFailed(const JobId& id, absl::StatusCode code) {
+    wire::StageFailed event;
+    event.set_job_id(id);
+    event.mutable_status()->set_code(static_cast<int>(code));
+    jobs.dispatcher().onFailed({}, event);
+    jobs.pump();
+  }
+  void succeed(const JobId& id) {
+    stageDone(id);
+    std::ofstream(result_path) << "result";
+    outputs.find(id)->done(media::OutputResult{result_path, 6, 5});
+    runPosted();
+  }
+
+  testing::ManualClock clock;
+  config::Topology topology = oneGroup();
+  metrics::Registry registry;
+  metrics::JobMetrics metrics{registry};
+  FakeOutputs outputs;
+  FakeSink sink;
+  std::vector<std::function<void()>> posted;
+  uint64_t next_random = 1;
+  std::string result_path = "/tmp/latentd_job_manager_test." + std::to_string(getpid());
+  JobManager jobs{{.topology = topology,
+                   .clock = clock,
+                   .outputs = outputs,
+                   .metrics = metrics,
+                   .sink = sink,
+                   .random = [this] { return (next_random++ << 32) + 7; },
+                   .post =
+                       [this](std::function<void()> task) {
+                         posted.push_back(std::move(task));
+                         return true;
+                       },
+                   .group_unusable = [](GroupIndex, const Status&) {}}};
+};
+
+TEST_CASE("job_manager: a job from submission to its result", "[supervisor]") {
+  Fixture fixture;
+  const auto submitted = fixture.jobs.submit(Fixture::request());
+  REQUIRE(submitted.ok());
+  CHECK(submitted->state() == v1::JOB_STATE_RUNNING);
+  CHECK(submitted->parameters().has_seed());
+  const JobId id = submitted->id();
+  CHECK(fixture.jobs.openResult(id).status().code() == absl::StatusCode::kFailedPrecondition);
+  fixture.succeed(id);
+  const v1::Job job = *fixture.jobs.get(id);
+  CHECK(job.state() == v1::JOB_STATE_SUCCEEDED);
+  CHECK(job.result_available());
+  CHECK(job.result_bytes() == 6);
+  CHECK(job.stages(0).compute().seconds() == 2);
+  CHECK(job.has_finish_time());
+  auto result = fixture.jobs.openResult(id);
+  REQUIRE(result.ok());
+  CHECK(result->bytes == 6);
+  CHECK(result->format == v1::OUTPUT_FORMAT_MP4);
+  CHECK(fixture.jobs.idle());
+  unlink(fixture.result_path.c_str());
+  CHECK(!fixture.jobs.get(id)->result_available());
+  CHECK(fixture.jobs.openResult(id).status().code() == absl::StatusCode::kNotFound);
+  CHECK(fixture.jobs.remove(id).ok());
+  CHECK(fixture.outputs.removed == std::vector<JobId>{id});
+  CHECK(fixture.jobs.get(id).status().code() == absl::StatusCode::kNotFound);
+}
+
+TEST_CASE("job_manager: nothing is accepted before the model is known, or while draining", "[supervisor]") {
+  Fixture fixture;
+  fixture.jobs.close("the daemon drains");
+  const auto refused = fixture.jobs.submit(Fixture::request());
+  CHECK(refused.status().code() == absl::StatusCode::kUnavailable);
+  CHECK(fixture.metrics.rejected.with("draining").Value() == 1);
+}
+
+TEST_CASE("job_manager: an invalid submission takes no place", "[supervisor]") {
+  Fixture fixture;
+  v1::SubmitRequest request = Fixture::request();
+  request.mutable_parameters()->set_steps(0);
+  CHECK(fixture.jobs.submit(request).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(fixture.metrics.rejected.with("invalid").Value() == 1);
+  CHECK(fixture.jobs.unfinished() == 0);
+}
+
+TEST_CASE("job_manager: the queue is bounded, positions are shown, priorities are kept", "[supervisor]") {
+  Fixture fixture;
+  const JobId running = fixture.submit();
+  const JobId first = fixture.submit();
+  const JobId second = fixture.submit();
+  const JobId urgent = fixture.submit(50);
+  CHECK(fixture.jobs.submit(Fixture::request()).status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(fixture.metrics.rejected.with("queue_full").Value() == 1);
+  CHECK(fixture.jobs.get(running)->queue_position() == 0);
+  CHECK(fixture.jobs.get(urgent)->queue_position() == 1);
+  CHECK(fixture.jobs.get(first)->queue_position() == 2);
+  CHECK(fixture.jobs.get(second)->queue_position() == 3);
+  CHECK(fixture.metrics.queue_depth.Value() == 3);
+  fixture.succeed(running);
+  CHECK(fixture.state(urgent) == v1::JOB_STATE_RUNNING);
+  CHECK(fixture.jobs.get(first)->queue_position() == 1);
+}
+
+TEST_CASE("job_manager: a repeated request id gives the first job", "[supervisor]") {
+  Fixture fixture;
+  v1::SubmitRequest request = Fixture::request();
+  request.set_request_id("key");
+  const auto first = fixture.jobs.submit(request);
+  request.mutable_parameters()->set_prompt("another");
+  const auto second = fixture.jobs.submit(request);
+  REQUIRE(second.ok());
+  CHECK(second->id() == first->id());
+  CHECK(second->parameters().prompt() == "a red ball");
+  CHECK(fixture.jobs.unfinished() == 1);
+}
+
+TEST_CASE("job_manager: a queued job is cancelled at once, a running one when its worker let go", "[supervisor]") {
+  Fixture fixture;
+  const JobId running = fixture.submit();
+  const JobId queued = fixture.submit();
+  CHECK(fixture.jobs.cancel(queued, "asked")->state() == v1::JOB_STATE_CANCELLED);
+  CHECK(fixture.jobs.cancel(running, "asked")->state() == v1::JOB_STATE_CANCELLING);
+  CHECK(fixture.jobs.cancel(running, "asked")->state() == v1::JOB_STATE_CANCELLING);
+  fixture.stageFailed(running, absl::StatusCode::kCancelled);
+  CHECK(fixture.state(running) == v1::JOB_STATE_CANCELLED);
+  CHECK(fixture.jobs.get(running)->error().code() == static_cast<int>(absl::StatusCode::kCancelled));
+  CHECK(fixture.jobs.cancel(running, "asked")->state() == v1::JOB_STATE_CANCELLED);
+  CHECK(fixture.metrics.ended.with("cancelled").Value() == 2);
+  const JobId done = fixture.submit();
+  fixture.succeed(done);
+  CHECK(fixture.jobs.cancel(done, "asked").status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(fixture.jobs.cancel("nothing", "asked").status().code() == absl::StatusCode::kNotFound);
+}
+
+TEST_CASE("job_manager: deadlines count from submission, in queue and in pipeline", "[supervisor]") {
+  Fixture fixture;
+  v1::SubmitRequest request = Fixture::request();
+  request.mutable_deadline()->set_seconds(5);
+  const JobId running = fixture.jobs.submit(request)->id();
+  fixture.clock.advance(milliseconds(1000));
+  const JobId queued = fixture.jobs.submit(request)->id();
+  fixture.clock.advance(milliseconds(3999));
+  fixture.jobs.onTimer();
+  CHECK(fixture.state(running) == v1::JOB_STATE_RUNNING);
+  fixture.clock.advance(milliseconds(1));
+  CHECK(fixture.jobs.nextDeadline() <= fixture.clock.now());
+  fixture.jobs.onTimer();
+  CHECK(fixture.state(running) == v1::JOB_STATE_FAILED);
+  CHECK(fixture.jobs.get(running)->error().code() == static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  fixture.clock.advance(milliseconds(1000));
+  fixture.jobs.onTimer();
+  CHECK(fixture.state(queued) == v1::JOB_STATE_FAILED);
+  CHECK(fixture.jobs.get(queued)->error().message().find("queued") != std::string::npos);
+}
+
+TEST_CASE("job_manager: a watch hears the present state, every later one, and nothing after its end", "[supervisor]") {
+  Fixture fixture;
+  const JobId running = fixture.submit();
+  const JobId id = fixture.submit();
+  std::vector<std::pair<v1::JobState, uint32_t>> seen;
+  auto watch =
+      fixture.jobs.watch(id, [&](const v1::Job& job) { seen.emplace_back(job.state(), job.queue_position()); });
+  REQUIRE(watch.ok());
+  const JobId urgent = fixture.submit(9);
+  fixture.jobs.cancel(urgent, "asked").IgnoreError();
+  fixture.succeed(running);
+  fixture.succeed(id);
+  REQUIRE(seen.size() >= 3);
+  CHECK(seen.front() == std::pair(v1::JOB_STATE_QUEUED, 1U));
+  CHECK(std::find(seen.begin(), seen.end(), std::pair(v1::JOB_STATE_RUNNING, 0U)) != seen.end());
+  CHECK(seen.back().first == v1::JOB_STATE_SUCCEEDED);
+  const size_t heard = seen.size();
+  watch->reset();
+  CHECK(seen.size() == heard);
+
+  int late = 0;
+  auto finished = fixture.jobs.watch(id, [&](const v1::Job& job) { late += isTerminal(job.state()) ? 1 : 0; });
+  CHECK(late == 1);
+  CHECK(fixture.jobs.watch("nothing", [](const v1::Job&) {}).status().code() == absl::StatusCode::kNotFound);
+
+  const JobId next = fixture.submit();
+  int events = 0;
+  {
+    auto dropped = fixture.jobs.watch(next, [&](const v1::Job&) { ++events; });
+  }
+  fixture.succeed(next);
+  CHECK(events == 1);
+}
+
+TEST_CASE("job_manager: progress and the time that is left", "[supervisor]") {
+  Fixture fixture;
+  const JobId id = fixture.submit();
+  CHECK(!fixture.jobs.get(id)->has_remaining());
+  wire::StageStarted started;
+  started.set_job_id(id);
+  fixture.jobs.dispatcher().onStarted({}, started);
+  fixture.clock.advance(milliseconds(2000));
+  wire::StepProgress progress;
+  progress.set_job_id(id);
+  progress.set_step(1);
+  progress.set_steps(4);
+  fixture.jobs.dispatcher().onProgress({}, progress);
+  const v1::Job job = *fixture.jobs.get(id);
+  CHECK(job.stages(0).step() == 1);
+  CHECK(job.stages(0).steps() == 4);
+  CHECK(job.remaining().seconds() == 6);
+  fixture.succeed(id);
+  const JobId next = fixture.submit();
+  CHECK(fixture.jobs.get(next)->remaining().seconds() == 2);  // as long as the first one computed
+}
+
+TEST_CASE("job_manager: finished jobs beyond the retention are forgotten with their results", "[supervisor]") {
+  Fixture fixture;
+  const JobId id = fixture.submit();
+  fixture.succeed(id);
+  fixture.clock.advance(milliseconds(3600000));
+  CHECK(fixture.jobs.nextDeadline() <= fixture.clock.now());
+  fixture.jobs.onTimer();
+  CHECK(fixture.jobs.get(id).status().code() == absl::StatusCode::kNotFound);
+  CHECK(fixture.outputs.removed == std::vector<JobId>{id});
+}
+
+TEST_CASE("job_manager: counters add up whatever happens to the jobs", "[supervisor]") {
+  Fixture fixture;
+  const JobId a = fixture.submit();
+  const JobId b = fixture.submit();
+  const JobId c = fixture.submit();
+  fixture.succeed(a);
+  fixture.stageFailed(b, absl::StatusCode::kInternal);
+  fixture.jobs.cancelAll("the daemon shuts down");
+  fixture.stageFailed(c, absl::StatusCode::kCancelled);
+  CHECK(fixture.metrics.submitted.Value() == 3);
+  CHECK(fixture.metrics.ended.with("succeeded").Value() == 1);
+  CHECK(fixture.metrics.ended.with("failed").Value() == 1);
+  CHECK(fixture.metrics.ended.with("cancelled").Value() == 1);
+  CHECK(fixture.metrics.running.Value() == 0);
+  CHECK(fixture.jobs.idle());
+}
+
+}  // namespace
+}  // namespace latentd::supervisor
