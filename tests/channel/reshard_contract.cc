@@ -1,0 +1,148 @@
+#include <random>
+
+#include "channel/transfer_plan.h"
+#include "tests/channel/channel_contract.h"
+#include "tests/channel/reshard_case.h"
+#include "tests/channel/tensors.h"
+#include "tests/support/catch.h"
+
+namespace latentd::channel::testing {
+namespace {
+
+void cutsForConsumers(const ContractBackend& backend) {
+  ChannelSpec spec = smallSpec();
+  spec.consumer_ranks = 3;
+  spec.consumer_shard_dim = -2;
+  Rig rig(backend, spec);
+  const TensorView tensor = floats({2, 7, 4});
+  TensorView whole = longs({2, 7, 4});
+  whole.whole = true;
+  // A vector has no dimension -2: every rank gets it.
+  REQUIRE(rig.publish(0, dict({{"x", leaf(tensor)}, {"whole", leaf(whole)}, {"vector", leaf(bytes({9}))}})).ok());
+  const int64_t begins[] = {0, 3, 5, 7};
+  for (uint32_t c = 0; c < 3; ++c) {
+    const auto got = rig.receive(0, c);
+    REQUIRE(got.status().ToString() == "OK");
+    CHECK(elementsOf<float>(tensorAt(*got, "x")) == elementsOf<float>(slice(tensor, 1, begins[c], begins[c + 1])));
+    CHECK(elementsOf<int64_t>(tensorAt(*got, "whole")) == elementsOf<int64_t>(whole));
+    CHECK(tensorAt(*got, "vector").shape == Shape{9});
+    const auto rows = static_cast<uint64_t>(begins[c + 1] - begins[c]);
+    CHECK(rig.consumer(c).stats().bytes_read == 2 * rows * 4 * 4 + 2 * 7 * 4 * 8 + 9);
+  }
+  // One logical tensor crossed, not one for each consumer.
+  CHECK(rig.producer().stats().bytes_staged == 2 * 7 * 4 * 4 + 2 * 7 * 4 * 8 + 9);
+}
+
+void publishesReplicasOnce(const ContractBackend& backend) {
+  ChannelSpec spec = smallSpec();
+  spec.producer_ranks = 2;
+  Rig rig(backend, spec);
+  REQUIRE(rig.publish(0, leaf(floats({4}, 1)), 1).ok());  // a replica: nothing happens
+  REQUIRE(rig.producer(1).abort(SequenceNumber(1), absl::CancelledError("")).ok());
+  REQUIRE(rig.publish(0, leaf(floats({4}, 2)), 0).ok());
+  const auto got = rig.receive(0);
+  REQUIRE(got.ok());
+  CHECK(elementsOf<float>(*got->getIf<TensorView>())[0] == 2);
+  CHECK(rig.producer(1).stats().published == 0);
+}
+
+// Random shapes, ranks and dimensions; every consumer rank gets its part and reads no byte more.
+void reshards(const ContractBackend& backend) {
+  const uint32_t seed = testSeed();
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 25; ++round) {
+    const ReshardCase reshard = ReshardCase::make(random);
+    CAPTURE(reshard.describe());
+    Rig rig(backend, reshard.spec(smallSpec()));
+    for (uint64_t number = 0; number < 2; ++number) {
+      for (uint32_t p = 0; p < reshard.producers; ++p)
+        REQUIRE(rig.publish(number, reshard.published(p, number), p).ok());
+      for (uint32_t c = 0; c < reshard.consumers; ++c) {
+        const auto got = rig.receive(number, c);
+        REQUIRE(got.status().ToString() == "OK");
+        REQUIRE(reshard.check(*got, c, number));
+        REQUIRE(rig.consumer(c).stats().bytes_read == (number + 1) * reshard.bytesOf(c));
+      }
+    }
+  }
+}
+
+void refusesToLendPieces(const ContractBackend& backend) {
+  ChannelSpec spec = smallSpec();
+  spec.producer_ranks = 2;
+  spec.producer_shard_dim = 0;
+  Rig rig(backend, spec);
+  WaitOptions wait;
+  wait.deadline = soon();
+  REQUIRE(rig.publish(0, leaf(floats({2, 2}, 0)), 0).ok());
+  REQUIRE(rig.publish(0, leaf(floats({1, 2}, 4)), 1).ok());
+  CHECK(rig.consumer().borrow(SequenceNumber(0), wait).status().code() == absl::StatusCode::kFailedPrecondition);
+  const auto got = rig.receive(0);
+  REQUIRE(got.ok());
+  CHECK(elementsOf<float>(*got->getIf<TensorView>()) == std::vector<float>{0, 1, 2, 3, 4, 5});
+  // One rank holds everything: no pieces.
+  REQUIRE(rig.publish(1, leaf(floats({2, 2}, 0)), 0).ok());
+  REQUIRE(rig.publish(1, leaf(floats({0, 2})), 1).ok());
+  auto borrowed = rig.consumer().borrow(SequenceNumber(1), wait);
+  REQUIRE(borrowed.status().ToString() == "OK");
+  CHECK(elementsOf<float>(*borrowed->tree().getIf<TensorView>()) == std::vector<float>{0, 1, 2, 3});
+}
+
+void endsArtifactsThatDoNotFit(const ContractBackend& backend) {
+  ChannelSpec spec = smallSpec();
+  spec.producer_ranks = 2;
+  spec.producer_shard_dim = 0;
+  Rig rig(backend, spec);
+  const std::pair<ArtifactTree, ArtifactTree> pairs[] = {
+      {leaf(floats({2, 3})), leaf(floats({2, 4}))},                 // another width
+      {leaf(floats({2, 3})), leaf(floats({2, 3, 1}))},              // another rank
+      {leaf(floats({2, 3})), leaf(longs({2, 3}))},                  // another dtype
+      {leaf(floats({2, 3})), dict({{"x", leaf(floats({2, 3}))}})},  // another structure
+      {leaf(floats({2, 3})), ArtifactTree::Value(int64_t{1})},      // no tensor
+  };
+  uint64_t number = 0;
+  for (const auto& [first, second] : pairs) {
+    CAPTURE(number);
+    REQUIRE(rig.publish(number, first, 0).ok());
+    REQUIRE(rig.publish(number, second, 1).ok());
+    CHECK(rig.receive(number).status().code() == absl::StatusCode::kInternal);
+    ++number;
+  }
+  REQUIRE(rig.publish(number, leaf(floats({2, 3})), 0).ok());
+  REQUIRE(rig.publish(number, leaf(floats({1, 3})), 1).ok());
+  CHECK(rig.receive(number).ok());
+}
+
+void oneAbortEndsTheNumberForAll(const ContractBackend& backend) {
+  ChannelSpec spec = smallSpec();
+  spec.producer_ranks = 2;
+  spec.producer_shard_dim = 0;
+  Rig rig(backend, spec);
+  REQUIRE(rig.publish(0, leaf(floats({2})), 0).ok());
+  REQUIRE(rig.producer(1).abort(SequenceNumber(0), absl::InternalError("rank 1 broke")).ok());
+  CHECK(rig.receive(0).status().code() == absl::StatusCode::kInternal);
+  CHECK(eventually([&] { return rig.producer(0).stats().slots_in_use == 0; }));
+  CHECK(rig.producer(0).stats().discarded_acks == 1);
+  // Aborted first, published later: still given back.
+  REQUIRE(rig.producer(1).abort(SequenceNumber(1), absl::InternalError("again")).ok());
+  CHECK(rig.receive(1).status().code() == absl::StatusCode::kInternal);
+  REQUIRE(rig.publish(1, leaf(floats({2})), 0).ok());
+  CHECK(eventually([&] { return rig.producer(0).stats().slots_in_use == 0; }));
+  CHECK(eventually([&] { return rig.consumer().stats().pending == 0; }));
+}
+
+}  // namespace
+
+std::vector<ContractCase> reshardContract() {
+  return {
+      {"consumer ranks read their slices, uneven ones too [C7]", cutsForConsumers},
+      {"a replicated producer publishes from one rank", publishesReplicasOnce},
+      {"P ranks to C ranks: each reads its overlaps and no byte more [C7]", reshards},
+      {"what lies in several slots is not lent", refusesToLendPieces},
+      {"ranks that publish what does not fit end the artifact, not the channel", endsArtifactsThatDoNotFit},
+      {"an abort by one rank ends the number for all", oneAbortEndsTheNumberForAll},
+  };
+}
+
+}  // namespace latentd::channel::testing

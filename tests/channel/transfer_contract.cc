@@ -1,0 +1,194 @@
+#include <string>
+
+#include "tests/channel/channel_contract.h"
+#include "tests/channel/tensors.h"
+#include "tests/support/catch.h"
+
+namespace latentd::channel::testing {
+namespace {
+
+void keepsStructure(const ContractBackend& backend) {
+  Rig rig(backend);
+  const std::string binary("\0\xff\x80 text", 8);
+  const ArtifactTree sent = dict({
+      {"latents", leaf(floats({2, 3, 4}, 1))},
+      {"nested", dict({{"flag", ArtifactTree::Value(true)},
+                       {"count", ArtifactTree::Value(int64_t{-7})},
+                       {"scale", ArtifactTree::Value(0.25)},
+                       {"nothing", ArtifactTree()},
+                       {"text", ArtifactTree::Value(binary)}})},
+      {"list", ArtifactTree::Value(ArtifactTree::List{{leaf(longs({3}, 5)), ArtifactTree::Value(false)}})},
+      {"tuple", ArtifactTree::Value(ArtifactTree::Tuple{{leaf(bytes({5}, 9)), ArtifactTree()}})},
+      {"empty", dict({})},
+  });
+  REQUIRE(rig.publish(0, sent).ToString() == "OK");
+  const auto got = rig.receive(0);
+  REQUIRE(got.status().ToString() == "OK");
+  const auto* entries = got->getIf<ArtifactTree::Dict>();
+  REQUIRE(entries != nullptr);
+  REQUIRE(entries->entries.size() == 5);
+  CHECK(entries->entries[0].first == "latents");
+  CHECK(entries->entries[4].first == "empty");
+  CHECK(elementsOf<float>(tensorAt(*got, "latents")) == elementsOf<float>(tensorAt(sent, "latents")));
+  CHECK(tensorAt(*got, "latents").shape == Shape{2, 3, 4});
+  const ArtifactTree& nested = *got->find("nested");
+  CHECK(*nested.find("flag")->getIf<bool>() == true);
+  CHECK(*nested.find("count")->getIf<int64_t>() == -7);
+  CHECK(*nested.find("scale")->getIf<double>() == 0.25);
+  CHECK(nested.find("nothing")->getIf<ArtifactTree::Null>() != nullptr);
+  CHECK(*nested.find("text")->getIf<std::string>() == binary);
+  const auto* list = got->find("list")->getIf<ArtifactTree::List>();
+  REQUIRE(list != nullptr);
+  CHECK(elementsOf<int64_t>(*list->items[0].getIf<TensorView>()) == std::vector<int64_t>{5, 6, 7});
+  CHECK(*list->items[1].getIf<bool>() == false);
+  const auto* tuple = got->find("tuple")->getIf<ArtifactTree::Tuple>();
+  REQUIRE(tuple != nullptr);
+  CHECK(elementsOf<uint8_t>(*tuple->items[0].getIf<TensorView>()) == std::vector<uint8_t>{9, 10, 11, 12, 13});
+  CHECK(got->find("empty")->getIf<ArtifactTree::Dict>()->entries.empty());
+}
+
+void sendsDuplicatesOnce(const ContractBackend& backend) {
+  Rig rig(backend);
+  const TensorView tensor = floats({100}, 1);
+  const TensorView part = slice(tensor, 0, 0, 50);
+  REQUIRE(rig.publish(0, dict({{"a", leaf(tensor)}, {"b", leaf(tensor)}, {"c", leaf(part)}})).ok());
+  const auto got = rig.receive(0);
+  REQUIRE(got.ok());
+  CHECK(tensorAt(*got, "a").data == tensorAt(*got, "b").data);
+  CHECK(tensorAt(*got, "a").data != tensorAt(*got, "c").data);
+  CHECK(rig.producer().stats().bytes_staged == 400 + 200);
+  CHECK(rig.consumer().stats().bytes_read == 400 + 200);
+  CHECK(rig.producer().stats().pools == 2);
+}
+
+void carriesEmptyThings(const ContractBackend& backend) {
+  Rig rig(backend);
+  REQUIRE(rig.publish(0, dict({{"none", leaf(floats({3, 0, 2}))}, {"one", leaf(floats({}, 42))}})).ok());
+  auto got = rig.receive(0);
+  REQUIRE(got.status().ToString() == "OK");
+  CHECK(tensorAt(*got, "none").shape == Shape{3, 0, 2});
+  CHECK(elementsOf<float>(tensorAt(*got, "one")) == std::vector<float>{42});
+  // No storage at all: still acknowledged, in order and bounded.
+  for (uint64_t n = 1; n < 100; ++n) {
+    REQUIRE(rig.publish(n, ArtifactTree::Value(static_cast<int64_t>(n))).ok());
+    got = rig.receive(n);
+    REQUIRE(got.ok());
+    CHECK(*got->getIf<int64_t>() == static_cast<int64_t>(n));
+  }
+  CHECK(eventually([&] { return rig.producer().stats().transfers_done == 100; }));
+  CHECK(rig.producer().stats().slots_in_use == 0);
+}
+
+void gathersStridedSources(const ContractBackend& backend) {
+  Rig rig(backend);
+  const TensorView base = floats({4, 6, 5});
+  TensorView transposed = base;
+  transposed.shape = {5, 4, 6};
+  transposed.strides = {1, 30, 5};
+  TensorView expanded = floats({3, 1}, 7);
+  expanded.shape = {3, 4};
+  expanded.strides = {1, 0};
+  TensorView stepped = base;
+  stepped.shape = {4, 3, 5};
+  stepped.strides = {30, 10, 1};
+  const ArtifactTree sent = dict({{"transposed", leaf(transposed)},
+                                  {"expanded", leaf(expanded)},
+                                  {"stepped", leaf(stepped)},
+                                  {"sliced", leaf(slice(base, 1, 2, 5))}});
+  REQUIRE(rig.publish(0, sent).ToString() == "OK");
+  const auto got = rig.receive(0);
+  REQUIRE(got.status().ToString() == "OK");
+  for (const char* key : {"transposed", "expanded", "stepped", "sliced"}) {
+    CHECK(tensorAt(*got, key).shape == tensorAt(sent, key).shape);
+    CHECK(elementsOf<float>(tensorAt(*got, key)) == elementsOf<float>(tensorAt(sent, key)));
+  }
+}
+
+// Gives tensors with room between rows.
+class PaddingAllocator final : public Allocator {
+ public:
+  StatusOr<TensorView> allocate(DType dtype, const std::vector<int64_t>& shape, Device device) override {
+    TensorView padded = floats({shape[0], shape[1] + 3}, -1);
+    padded.dtype = dtype;
+    padded.device = device;
+    return slice(padded, 1, 1, shape[1] + 1);
+  }
+};
+
+void fillsStridedTargets(const ContractBackend& backend) {
+  ChannelSpec spec = smallSpec();
+  spec.consumer_ranks = 2;
+  spec.consumer_shard_dim = 1;
+  Rig rig(backend, spec);
+  const TensorView tensor = floats({4, 5});
+  REQUIRE(rig.publish(0, leaf(tensor)).ok());
+  PaddingAllocator allocator;
+  WaitOptions wait;
+  wait.deadline = soon();
+  const auto left = rig.consumer(0).receive(SequenceNumber(0), allocator, wait);
+  const auto right = rig.consumer(1).receive(SequenceNumber(0), allocator, wait);
+  REQUIRE(left.ok());
+  REQUIRE(right.ok());
+  CHECK(elementsOf<float>(*left->getIf<TensorView>()) == elementsOf<float>(slice(tensor, 1, 0, 3)));
+  CHECK(elementsOf<float>(*right->getIf<TensorView>()) == elementsOf<float>(slice(tensor, 1, 3, 5)));
+}
+
+void readsInPlace(const ContractBackend& backend) {
+  Rig rig(backend);
+  REQUIRE(rig.publish(0, dict({{"x", leaf(floats({8, 8}))}, {"y", leaf(longs({2}))}})).ok());
+  WaitOptions wait;
+  wait.deadline = soon();
+  auto borrowed = rig.consumer().borrow(SequenceNumber(0), wait);
+  REQUIRE(borrowed.status().ToString() == "OK");
+  CHECK(elementsOf<float>(tensorAt(borrowed->tree(), "x")) == elementsOf<float>(floats({8, 8})));
+  CHECK(elementsOf<int64_t>(tensorAt(borrowed->tree(), "y")) == std::vector<int64_t>{0, 1});
+  CHECK(rig.producer().stats().slots_in_use == 2);
+  BorrowedArtifact moved = *std::move(borrowed);
+  moved.release();
+  CHECK(eventually([&] { return rig.producer().stats().slots_in_use == 0; }));
+  CHECK(rig.consumer().stats().bytes_read == 8 * 8 * 4 + 2 * 8);
+  CHECK(rig.consumer().stats().borrowed == 1);
+}
+
+void staysOrderedUnderLoad(const ContractBackend& backend) {
+  Rig rig(backend);
+  constexpr uint64_t kCount = 500;
+  std::thread publisher([&] {
+    for (uint64_t n = 0; n < kCount; ++n) {
+      // Three shapes, so that several pools take turns.
+      const auto width = static_cast<int64_t>(64 + n % 3);
+      if (!rig.publish(n, leaf(floats({width, 16}, static_cast<float>(n)))).ok()) return;
+    }
+  });
+  uint64_t right = 0;
+  for (uint64_t n = 0; n < kCount; ++n) {
+    const auto got = rig.receive(n);
+    if (!got.ok()) break;
+    const auto width = static_cast<int64_t>(64 + n % 3);
+    right +=
+        elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(floats({width, 16}, static_cast<float>(n)));
+  }
+  publisher.join();
+  CHECK(right == kCount);
+  CHECK(eventually([&] { return rig.producerHeard().transfers().size() == kCount; }));
+  const auto transfers = rig.producerHeard().transfers();
+  for (uint64_t n = 0; n < kCount; ++n)
+    CHECK(transfers[n].sequence.value == n);
+  CHECK(rig.producer().stats().pools == 3);
+}
+
+}  // namespace
+
+std::vector<ContractCase> transferContract() {
+  return {
+      {"dictionaries, lists, tuples and scalars keep their structure", keepsStructure},
+      {"a tensor that appears twice is sent once", sendsDuplicatesOnce},
+      {"empty tensors, scalars and artifacts without storage arrive [C4]", carriesEmptyThings},
+      {"sources may have any strides", gathersStridedSources},
+      {"targets may have any strides", fillsStridedTargets},
+      {"a borrowed artifact is read in its slots and acknowledged after use", readsInPlace},
+      {"numbers arrive in order, each with its own content [C1][C2]", staysOrderedUnderLoad},
+  };
+}
+
+}  // namespace latentd::channel::testing
