@@ -137,6 +137,20 @@ std::optional<Reference> certainReference(std::u32string_view text) {
   return Reference{end, capitalReference(reference).value_or(std::u32string(reference))};
 }
 
+// As certainReference, and "&amp;amp;amp;" is one reference to "&": what repeated mending makes of it, without a round
+// over the whole text for each level.
+std::optional<Reference> certainReferenceChain(std::u32string_view text) {
+  std::optional<Reference> chain = certainReference(text);
+  while (chain.has_value() && chain->value == U"&") {
+    // What one reference takes at most: "#", name or number, ";".
+    const std::u32string next = U"&" + std::u32string(text.substr(chain->length, kCertainNameMax + 2));
+    const std::optional<Reference> inner = certainReference(next);
+    if (!inner.has_value() || inner->value != U"&") break;
+    chain->length += inner->length - 1;
+  }
+  return chain;
+}
+
 template <class Match>
 std::u32string replaceReferences(std::u32string_view text, Match match) {
   std::u32string result;
@@ -158,6 +172,6 @@ std::u32string replaceReferences(std::u32string_view text, Match match) {
 
 std::u32string unescapeHtml(std::u32string_view text) { return replaceReferences(text, anyReference); }
 
-std::u32string unescapeCertainHtml(std::u32string_view text) { return replaceReferences(text, certainReference); }
+std::u32string unescapeCertainHtml(std::u32string_view text) { return replaceReferences(text, certainReferenceChain); }
 
 }  // namespace latentd::stages

@@ -10,7 +10,7 @@ namespace latentd::stages {
 std::u32string unescapeHtml(std::u32string_view text);
 
 // Only what is clearly meant as a reference: those that end in ";", and lower-case names written in capitals
-// ("&NTILDE;"). "this&not that" stays.
+// ("&NTILDE;"). "this&not that" stays. References to "&" that make references to "&" are resolved to the last.
 std::u32string unescapeCertainHtml(std::u32string_view text);
 
 }  // namespace latentd::stages

@@ -8,7 +8,7 @@
 namespace latentd::stages {
 namespace {
 
-// Cleaning is quadratic in the worst case (references within references), and this is its bound: seconds.
+// Queued and finished jobs keep their prompts, so that this bounds memory too.
 constexpr uint32_t kPromptBytesMax = 65536;
 constexpr uint32_t kNegativeCacheMax = 64;
 

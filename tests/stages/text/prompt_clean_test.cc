@@ -96,10 +96,13 @@ TEST_CASE("prompt_clean: any text becomes valid, spaced by single spaces, and st
 }
 
 TEST_CASE("prompt_clean: the longest prompts end in time, however nested", "[text]") {
-  std::string references = "&";
-  while (references.size() < 16000)
-    references += "amp;";
-  CHECK(cleaned(references, PromptCleaning::kFtfy) == "&");
+  for (const std::string level : {"amp;", "AMP;", "#38;", "#x26;", "&#97;mp;"}) {
+    std::string references = "\u00E9 &";
+    while (references.size() < 65000)
+      references += level;
+    INFO(level);
+    CHECK(cleaned(references, PromptCleaning::kFtfy) == "\u00E9 &");
+  }
   std::u32string text = U"\u00E9";
   // Each round of misreading as Latin-1 doubles the text.
   while (text.size() < 4096) {
