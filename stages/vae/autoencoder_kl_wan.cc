@@ -3,13 +3,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
-#include <fmt/format.h>
 
-#include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "stages/weights/layer_loader.h"
 
 namespace latentd::stages::vae {
 namespace {
@@ -42,22 +40,16 @@ StatusOr<AutoencoderKLWan> AutoencoderKLWan::load(const std::string& directory, 
   const bool decodes = options.half != VaeHalf::kEncoder;
   const bool encodes = options.half != VaeHalf::kDecoder;
   const at::NoGradGuard no_gradients;
-  try {
-    const LayerLoader& decoder = decodes ? used : unused;
-    const LayerLoader& encoder = encodes ? used : unused;
-    model.decoder_ = Decoder::load(decoder.child("decoder"), config);
-    model.post_quant_conv_ =
-        PointwiseConvolution::load(decoder.child("post_quant_conv"), config.z_dim, config.z_dim, 3);
-    model.encoder_ = Encoder::load(encoder.child("encoder"), config);
-    model.quant_conv_ = PointwiseConvolution::load(encoder.child("quant_conv"), 2 * config.z_dim, 2 * config.z_dim, 3);
-    LATENTD_RETURN_IF_ERROR(reader.finish());
-    model.options_ = at::TensorOptions().dtype(options.dtype).device(options.device);
-    model.mean_ = perChannel(config.latents_mean, model.options_);
-    model.inverse_std_ = perChannel(config.latents_std, model.options_).reciprocal();
-  } catch (const std::exception& error) {
-    return absl::ResourceExhaustedError(
-        fmt::format("{}: the weights cannot be prepared on {}: {}", directory, options.device.str(), error.what()));
-  }
+  const LayerLoader& decoder = decodes ? used : unused;
+  const LayerLoader& encoder = encodes ? used : unused;
+  model.decoder_ = Decoder::load(decoder.child("decoder"), config);
+  model.post_quant_conv_ = PointwiseConvolution::load(decoder.child("post_quant_conv"), config.z_dim, config.z_dim, 3);
+  model.encoder_ = Encoder::load(encoder.child("encoder"), config);
+  model.quant_conv_ = PointwiseConvolution::load(encoder.child("quant_conv"), 2 * config.z_dim, 2 * config.z_dim, 3);
+  LATENTD_RETURN_IF_ERROR(reader.finish());
+  model.options_ = at::TensorOptions().dtype(options.dtype).device(options.device);
+  model.mean_ = perChannel(config.latents_mean, model.options_);
+  model.inverse_std_ = perChannel(config.latents_std, model.options_).reciprocal();
   if (!decodes) model.decoder_.reset();
   if (!encodes) model.encoder_.reset();
   model.weight_bytes_ = reader.takenBytes();

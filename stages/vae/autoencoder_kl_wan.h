@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -25,7 +25,8 @@ enum class VaeHalf {
 
 // AutoencoderKLWan of a diffusers directory: Wan 2.1's, and Wan 2.2's residual one. Batches are one video.
 // Owner: a stage. Thread: any, immutable; what a decode or encode in progress remembers is in its own object, so
-// several may be under way. Failure: load() names file, tensor or key; the others may throw c10::Error.
+// several may be under way. Failure: load() names file, tensor or key; all may throw c10::Error, for want of memory or
+// of a device.
 class AutoencoderKLWan {
  public:
   struct LoadOptions {

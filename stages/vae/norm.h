@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stages/vae/layer_loader.h"
+#include "stages/weights/layer_loader.h"
 
 namespace latentd::stages::vae {
 

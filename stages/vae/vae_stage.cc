@@ -1,6 +1,5 @@
 #include "stages/vae/vae_stage.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,28 +7,11 @@
 #include <vector>
 
 #include "stages/scalar_type.h"
+#include "stages/stage_checks.h"
 #include "stages/weights/model_config.h"
 
 namespace latentd::stages {
 namespace {
-
-Status checkComponent(const std::string& model_dir) {
-  LATENTD_ASSIGN_OR_RETURN(ModelConfig index, ModelConfig::read(model_dir + "/model_index.json"));
-  const auto component = index.componentClass("vae");
-  LATENTD_RETURN_IF_ERROR(index.status());
-  if (component == "AutoencoderKLWan") return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format("{}: vae is {}, this stage serves AutoencoderKLWan only",
-                                                   index.path(), component.value_or("absent")));
-}
-
-StatusOr<at::Device> parseDevice(const std::string& name) {
-  try {
-    return at::Device(name);
-  } catch (const c10::Error& error) {
-    return absl::InvalidArgumentError(
-        fmt::format("device \"{}\": {}; expected \"cpu\" or \"cuda:N\"", name, error.what_without_backtrace()));
-  }
-}
 
 std::string describe(const at::Tensor& tensor) {
   return fmt::format("{} [{}]", latentd::toString(toDType(tensor.scalar_type())), fmt::join(tensor.sizes(), ", "));
@@ -47,17 +29,13 @@ Status VaeStage::load(const LoadContext& context) {
     return absl::InvalidArgumentError(
         fmt::format("option \"{}\": the VAE stages have no options", context.options.begin()->first));
   }
-  LATENTD_RETURN_IF_ERROR(checkComponent(context.model_dir));
-  LATENTD_ASSIGN_OR_RETURN(const at::Device device, parseDevice(context.device));
-  const at::ScalarType dtype = toScalarType(context.dtype);
-  if (!at::isFloatingType(dtype)) {
-    return absl::InvalidArgumentError(
-        fmt::format("dtype {}: a VAE computes in float32, bfloat16 or float16", latentd::toString(context.dtype)));
-  }
+  LATENTD_ASSIGN_OR_RETURN(const ComputeTarget target, computeTarget(context));
+  LATENTD_ASSIGN_OR_RETURN(ModelConfig index, ModelConfig::read(context.model_dir + "/model_index.json"));
+  LATENTD_RETURN_IF_ERROR(checkComponentClass(index, "vae", "AutoencoderKLWan"));
   LATENTD_ASSIGN_OR_RETURN(
-      model_,
-      vae::AutoencoderKLWan::load(context.model_dir + "/vae",
-                                  {.half = half_, .dtype = dtype, .device = device, .progress = context.progress}));
+      model_, vae::AutoencoderKLWan::load(
+                  context.model_dir + "/vae",
+                  {.half = half_, .dtype = target.dtype, .device = target.device, .progress = context.progress}));
   return absl::OkStatus();
 }
 

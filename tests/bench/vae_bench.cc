@@ -76,7 +76,7 @@ int run(const Arguments& arguments) {
   const int64_t scale = config.spatialFactor();
   const at::Tensor latents = at::randn(
       {1, config.z_dim, config.latentFrames(arguments.frames), arguments.height / scale, arguments.width / scale});
-  decodeOnce(*model, latents);
+  const double cold_s = decodeOnce(*model, latents).total_s;  // makes the kernels for these sizes
   const double processor_before = processorSeconds();
   std::vector<Timing> timings;
   for (int i = 0; i < arguments.repeats; ++i)
@@ -85,11 +85,12 @@ int run(const Arguments& arguments) {
   const auto less = [](const Timing& a, const Timing& b) { return a.total_s < b.total_s; };
   std::sort(timings.begin(), timings.end(), less);
   fmt::print(
-      "{{\"what\": \"latentd\", \"dtype\": \"{}\", \"frames\": {}, \"height\": {}, \"width\": {}, "
-      "\"threads\": {}, \"best_s\": {:.4f}, \"median_s\": {:.4f}, \"processor_s\": {:.4f}, "
+      "{{\"what\": \"latentd\", \"dtype\": \"{}\", \"frames\": {}, \"height\": {}, \"width\": {}, \"threads\": {}, "
+      "\"cold_s\": {:.4f}, \"best_s\": {:.4f}, \"median_s\": {:.4f}, \"processor_s\": {:.4f}, "
       "\"first_frame_s\": {:.4f}, \"loaded_mib\": {:.0f}, \"peak_mib\": {:.0f}}}\n",
-      arguments.dtype, arguments.frames, arguments.height, arguments.width, arguments.threads, timings.front().total_s,
-      timings[timings.size() / 2].total_s, processor_s, timings.front().first_s, loaded_mib, peakMemory());
+      arguments.dtype, arguments.frames, arguments.height, arguments.width, arguments.threads, cold_s,
+      timings.front().total_s, timings[timings.size() / 2].total_s, processor_s, timings.front().first_s, loaded_mib,
+      peakMemory());
   return 0;
 }
 
