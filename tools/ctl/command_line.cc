@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <charconv>
 #include <cstdio>
 #include <functional>
 #include <limits>
@@ -84,16 +85,15 @@ class CommandLine {
     command->add_option(name, value, description)->check(unsignedNumber<T>())->type_name("N");
   }
 
-  // CLI11 takes "-1" for a large unsigned number.
+  // CLI11 takes "-1" and what does not fit for the largest number.
   template <class T>
   static CLI::Validator unsignedNumber() {
     return CLI::Validator(
         [](const std::string& text) {
-          const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-          const bool fits = digits && (text.size() < 19 || std::numeric_limits<T>::digits > 32) &&
-                            (std::numeric_limits<T>::digits > 32 || std::stoull(text) <= std::numeric_limits<T>::max());
-          return fits ? std::string()
-                      : text + " is not a whole number from 0 to " + std::to_string(std::numeric_limits<T>::max());
+          T value = 0;
+          const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+          if (error == std::errc() && end == text.data() + text.size()) return std::string();
+          return text + " is not a whole number from 0 to " + std::to_string(std::numeric_limits<T>::max());
         },
         "");
   }

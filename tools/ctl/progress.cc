@@ -140,8 +140,8 @@ class PlainProgress final : public Progress {
       shown.started = true;
       print(stage.stage() + ": started");
     }
-    // Ten lines a stage, however many steps it has.
-    const uint32_t tenth = stage.steps() == 0 ? 0 : static_cast<uint32_t>(10ull * stage.step() / stage.steps());
+    // Ten lines a stage, however many steps it has; its only step is told by start and end.
+    const uint32_t tenth = stage.steps() < 2 ? 0 : static_cast<uint32_t>(10ull * stage.step() / stage.steps());
     if (runs(stage) && tenth > shown.tenth && waitsForEnd(job.state())) {
       shown.tenth = tenth;
       const std::string left = timeLeft(job);

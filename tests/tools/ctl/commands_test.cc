@@ -1,0 +1,221 @@
+#include <chrono>
+#include <csignal>
+#include <sstream>
+#include <string>
+
+#include "tests/support/scripted_jobs.h"
+#include "tests/tools/ctl/ctl_fixture.h"
+
+namespace latentd::testing {
+
+using namespace std::chrono_literals;
+
+TEST_CASE("latentctl: list shows an aligned table, filters and limits", "[latentctl]") {
+  CtlFixture fixture;
+  const std::string done = fixture.detach("a finished job\nwith two lines");
+  REQUIRE(fixture.becomes(done, "JOB_STATE_SUCCEEDED"));
+  const std::string failed = fixture.detach("fail");
+  REQUIRE(fixture.becomes(failed, "JOB_STATE_FAILED"));
+  const std::string waiting = fixture.detach("wait");
+
+  const CtlResult table = fixture.run({"list"});
+  CHECK(table.code == 0);
+  std::istringstream lines(table.output);
+  std::string heading, first, second, third;
+  std::getline(lines, heading);
+  std::getline(lines, first);
+  std::getline(lines, second);
+  std::getline(lines, third);
+  CHECK(heading.rfind("ID    STATE      PROGRESS", 0) == 0);
+  CHECK(first.rfind(waiting + "  queued     position 1", 0) == 0);
+  CHECK(second.rfind(failed + "  failed     UNAVAILABLE", 0) == 0);
+  CHECK(third.rfind(done + "  succeeded  683.6 KiB", 0) == 0);
+  CHECK(contains(third, "a finished job with two lines"));
+  CHECK(first.find("wait") == heading.find("PROMPT"));
+
+  CHECK(fixture.run({"list", "--quiet", "--state", "succeeded,failed"}).output == failed + "\n" + done + "\n");
+  CHECK(fixture.run({"list", "--quiet", "--state", "succeeded", "--state", "queued"}).output ==
+        waiting + "\n" + done + "\n");
+  CHECK(fixture.run({"list", "--quiet", "--since", "1h"}).output == waiting + "\n" + failed + "\n" + done + "\n");
+  const CtlResult limited = fixture.run({"list", "--quiet", "--limit", "1"});
+  CHECK(limited.output == waiting + "\n");
+  CHECK(contains(fixture.run({"list", "--limit", "2"}).error, "--limit 0"));
+  const CtlResult bad = fixture.run({"list", "--state", "sleeping"});
+  CHECK(bad.code == 2);
+  CHECK(contains(bad.error, "queued, running"));
+}
+
+TEST_CASE("latentctl: list --limit 0 gathers all pages", "[latentctl]") {
+  CtlFixture fixture;
+  for (int i = 0; i < 60; ++i)
+    fixture.detach("wait");
+  CHECK(fixture.run({"--json", "list"}).json()["jobs"].size() == 50);
+  CHECK(fixture.run({"--json", "list", "--limit", "0"}).json()["jobs"].size() == 60);
+  CHECK(fixture.run({"--json", "list", "--limit", "55"}).json()["jobs"].size() == 55);
+}
+
+TEST_CASE("latentctl: --json is the API's messages with their field names", "[latentctl]") {
+  CtlFixture fixture;
+  const std::string id = fixture.detach("a red circle");
+  REQUIRE(fixture.becomes(id, "JOB_STATE_SUCCEEDED"));
+  const nlohmann::json job = fixture.run({"get", id, "--json"}).json();
+  for (const char* field : {"id", "state", "parameters", "priority", "queue_position", "stages", "transfers",
+                            "create_time", "start_time", "finish_time", "result_bytes", "result_available"}) {
+    CAPTURE(field);
+    CHECK(job.contains(field));
+  }
+  CHECK(job["parameters"]["guidance_scale"] == 2.5);
+  CHECK(job["stages"][1]["stage"] == "denoise");
+  CHECK(job["result_bytes"] == "700001");  // 64-bit numbers are texts in proto3 JSON
+  CHECK(fixture.run({"--json", "list"}).json()["jobs"][0]["id"] == id);
+  CHECK(fixture.run({"--json", "topology"}).json()["groups"].size() == 3);
+  CHECK(fixture.run({"--json", "edges"}).json()["edges"][0]["transport"] == "shm");
+  CHECK(fixture.run({"--json", "version"}).json()["daemon"]["api"] == "latentd.v1");
+  CHECK(fixture.run({"--json", "cancel", fixture.detach("wait")}).json()["state"] == "JOB_STATE_CANCELLED");
+  CHECK(fixture.run({"--json", "delete", id}).json()["id"] == id);
+  CHECK(fixture.run({"--json", "drain"}).json()["jobs_left"] == 0);
+
+  const CtlResult error = fixture.run({"--json", "get", "nobody"});
+  CHECK(error.code == 5);
+  CHECK(error.output.empty());
+  CHECK(nlohmann::json::parse(error.error)["error"]["code"] == "NOT_FOUND");
+}
+
+TEST_CASE("latentctl: get, topology, edges and version read well", "[latentctl]") {
+  CtlFixture fixture;
+  const std::string id = fixture.detach("a red circle");
+  REQUIRE(fixture.becomes(id, "JOB_STATE_SUCCEEDED"));
+  const CtlResult job = fixture.run({"get", id});
+  CHECK(contains(job.output, "state            succeeded"));
+  CHECK(contains(job.output, "size             128x128"));
+  CHECK(contains(job.output, "STAGE    STEPS"));
+  const CtlResult topology = fixture.run({"topology"});
+  CHECK(topology.code == 0);
+  CHECK(contains(topology.output, "denoise  fake.denoise  0     cpu     ready"));
+  CHECK(contains(topology.output, "300.0 MiB"));
+  CHECK(contains(fixture.run({"edges"}).output, "text.encode->denoise.denoise    shm        2"));
+  const CtlResult version = fixture.run({"version"});
+  CHECK(contains(version.output, "latentctl "));
+  CHECK(contains(version.output, "latentd "));
+}
+
+TEST_CASE("latentctl: watch ends with the job's outcome", "[latentctl]") {
+  CtlFixture fixture;
+  const CtlResult good = fixture.run({"watch", fixture.detach("fine")});
+  CHECK(good.code == 0);
+  CHECK(contains(good.output, "succeeded"));
+  const CtlResult failed = fixture.run({"watch", fixture.detach("fail")});
+  CHECK(failed.code == 1);
+  CHECK(contains(failed.error, "killed by SIGKILL"));
+
+  const std::string held = fixture.detach("hold");
+  RunningProgram program(fixture.command({"--json", "watch", held}), fixture.options());
+  REQUIRE(program.waitForText("JOB_STATE_RUNNING"));
+  CHECK(fixture.run({"cancel", held}).code == 0);
+  REQUIRE(program.wait() == 4);
+  std::istringstream lines(program.output());
+  std::string line, last;
+  while (std::getline(lines, line))
+    last = nlohmann::json::parse(line)["state"];
+  CHECK(last == "JOB_STATE_CANCELLED");
+}
+
+TEST_CASE("latentctl: download writes a file whole or not at all", "[latentctl]") {
+  CtlFixture fixture;
+  const std::string id = fixture.detach("fine");
+  REQUIRE(fixture.becomes(id, "JOB_STATE_SUCCEEDED"));
+  CHECK(fixture.run({"download", id}).code == 0);
+  CHECK((fixture.read(id + ".mp4") == ScriptedJobs::resultContent()));
+  CHECK((fixture.run({"download", id, "-o", "-"}).output == ScriptedJobs::resultContent()));
+  CHECK(fixture.run({"download", id, "-o", "/dev/null"}).code == 0);
+  CHECK(std::filesystem::is_character_file("/dev/null"));
+
+  const CtlResult running = fixture.run({"download", fixture.detach("hold"), "-o", "none.mp4"});
+  CHECK(running.code == 6);
+  const std::string broken = fixture.detach("short");
+  REQUIRE(fixture.becomes(broken, "JOB_STATE_SUCCEEDED"));
+  CHECK(fixture.run({"download", broken, "-o", "none.mp4"}).code == 8);
+  CHECK(fixture.run({"download", id, "-o", "missing/none.mp4"}).code == 7);
+  CHECK(fixture.files() == std::vector<std::string>{id + ".mp4"});
+}
+
+TEST_CASE("latentctl: refusals have codes of their own", "[latentctl]") {
+  CtlFixture fixture;
+  const std::string held = fixture.detach("hold");
+  REQUIRE(fixture.becomes(held, "JOB_STATE_RUNNING"));
+  CHECK(fixture.run({"delete", held}).code == 6);
+  CHECK(fixture.run({"watch", "nobody"}).code == 5);
+  CHECK(fixture.run({"download", "nobody"}).code == 5);
+  const CtlResult mixed = fixture.run({"cancel", "nobody", held});
+  CHECK(mixed.code == 5);
+  CHECK(contains(mixed.output, "job " + held + " is cancelling"));
+  CHECK(fixture.run({"drain", "--deadline", "5m"}).code == 0);
+  const CtlResult draining = fixture.run({"submit", "--prompt", "x"});
+  CHECK(draining.code == 6);
+  CHECK(contains(draining.error, "drains"));
+}
+
+TEST_CASE("latentctl: a full queue is a refusal", "[latentctl]") {
+  CtlFixture fixture;
+  for (int i = 0; i < 200; ++i)
+    fixture.detach("wait");
+  const CtlResult result = fixture.run({"submit", "--prompt", "wait"});
+  CHECK(result.code == 6);
+  CHECK(contains(result.error, "the queue is full"));
+}
+
+TEST_CASE("latentctl: no daemon is said at once, with what to do", "[latentctl]") {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"list"}, {"submit", "--prompt", "x"}, {"watch", "job1"}, {"download", "job1"}, {"topology"}, {"version"}}) {
+    std::vector<std::string> command{builtBinary("tools/latentctl")};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    RunningProgram::Options how;
+    how.environment = {"LATENTD_ENDPOINT=127.0.0.1:1"};
+    const auto before = std::chrono::steady_clock::now();
+    RunningProgram program(command, how);
+    REQUIRE(program.wait() == 3);
+    CHECK(std::chrono::steady_clock::now() - before < 8s);
+    CAPTURE(program.error());
+    CHECK(contains(program.error(), "no daemon answers at 127.0.0.1:1"));
+    CHECK(contains(program.error(), "LATENTD_ENDPOINT"));
+    CHECK(contains(program.output(), "latentctl ") == (arguments[0] == "version"));
+  }
+}
+
+TEST_CASE("latentctl: a daemon that is stopped does not hang it", "[latentctl]") {
+  CtlFixture fixture;
+  fixture.detach("hold");
+  fixture.daemon.signal(SIGSTOP);
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"list"}, {"watch", "job1"}, {"submit", "--prompt", "x"}}) {
+    std::vector<std::string> all{"--timeout", "1"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const CtlResult result = fixture.run(all);
+    CAPTURE(result.error);
+    CHECK(result.code == 3);
+    CHECK(contains(result.error, fixture.daemon.endpoint()));
+  }
+}
+
+TEST_CASE("latentctl: --help names every command and the exit codes", "[latentctl]") {
+  CtlFixture fixture;
+  const CtlResult help = fixture.run({"--help"});
+  CHECK(help.code == 0);
+  for (const char* word :
+       {"submit", "list", "get", "watch", "cancel", "download", "delete", "topology", "edges", "drain", "version",
+        "completion", "--endpoint", "--json", "LATENTD_ENDPOINT", "Exit codes", "Examples", "130"}) {
+    CAPTURE(word);
+    CHECK(contains(help.output, word));
+  }
+  const CtlResult submit = fixture.run({"submit", "--help"});
+  CHECK(submit.code == 0);
+  for (const char* flag : {"--prompt", "--negative-prompt", "--frames", "--size", "--steps", "--guidance", "--seed",
+                           "--fps", "--flow-shift", "--priority", "--detach", "--float", "--format", "-o"}) {
+    CAPTURE(flag);
+    CHECK(contains(submit.output, flag));
+  }
+  CHECK(fixture.run({}).code == 2);
+  CHECK(fixture.run({"nonsense"}).code == 2);
+}
+
+}  // namespace latentd::testing
