@@ -39,8 +39,10 @@ std::vector<std::string> Oracle::goldens(const std::string& model, const std::st
   return found;
 }
 
+Oracle trimmedOracle() { return {"trimmed", kTrimmedSet}; }
+
 std::vector<Oracle> oracles() {
-  std::vector<Oracle> found = {{"trimmed", kTrimmedSet}};
+  std::vector<Oracle> found = {trimmedOracle()};
   const char* full = std::getenv("LATENTD_ORACLE");
   if (full != nullptr && fs::is_directory(full)) {
     found.push_back({"full", full});

@@ -39,7 +39,7 @@ class FakeContext final : public RunContext {
   int finished = 0;
 };
 
-std::string demoModel() { return oracles().front().checkpoint("wan21-t2v"); }
+std::string demoModel() { return testing::trimmedOracle().checkpoint("wan21-t2v"); }
 
 void loadStage(TextEncoderStage& stage, const LoadContext& context) {
   REQUIRE(problem(stage.load(context)) == "");

@@ -64,7 +64,7 @@ TEST_CASE("tokenizer: every golden prompt gets the ids of tokenizer.json", "[tex
 class EditedTokenizer {
  public:
   explicit EditedTokenizer(const std::string& model = "wan21-t2v") {
-    files_.copy(oracles().front().checkpoint(model) + "/tokenizer");
+    files_.copy(testing::trimmedOracle().checkpoint(model) + "/tokenizer");
     rules = json::parse(testing::readFile(path() + "/tokenizer.json"));
   }
 
@@ -85,7 +85,7 @@ class EditedTokenizer {
 };
 
 TEST_CASE("tokenizer: with byte fallback, unknown characters are spelled in bytes", "[text]") {
-  const Oracle oracle = oracles().front();
+  const Oracle oracle = testing::trimmedOracle();
   EditedTokenizer edited;
   edited.rules["model"]["byte_fallback"] = true;
   const Tokenizer tokenizer = edited.load();
@@ -110,7 +110,7 @@ TEST_CASE("tokenizer: added tokens are found first, the longest one, and each pa
 }
 
 TEST_CASE("tokenizer: a long text is cut before its end mark", "[text]") {
-  const Tokenizer tokenizer = load(oracles().front().checkpoint("wan21-t2v") + "/tokenizer");
+  const Tokenizer tokenizer = load(testing::trimmedOracle().checkpoint("wan21-t2v") + "/tokenizer");
   const Ids whole = encode(tokenizer, "a cat walks slowly along a quiet beach");
   REQUIRE(whole.size() > 8);
   for (size_t length_max = 1; length_max <= whole.size() + 1; ++length_max) {
