@@ -1,0 +1,85 @@
+#include "runtime/media/metered_outputs.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tests/support/catch.h"
+#include "tests/support/manual_clock.h"
+
+namespace latentd::media {
+namespace {
+
+// Outputs that end when the test says so.
+class ManualOutputs final : public OutputFactory {
+ public:
+  class ManualOutput final : public Output {
+   public:
+    int ringFd() const override { return 7; }
+    uint64_t ringId() const override { return 9; }
+    void finish() override {}
+    void abort(const Status&) override {}
+  };
+
+  StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters&, Done done) override {
+    if (job == "refused") return absl::ResourceExhaustedError("the spool is full");
+    done_[job] = std::move(done);
+    return std::unique_ptr<Output>(std::make_unique<ManualOutput>());
+  }
+  void remove(const JobId& job) override { removed_ = job; }
+
+  std::map<JobId, Done> done_;
+  JobId removed_;
+};
+
+struct Fixture {
+  testing::ManualClock clock;
+  metrics::Registry registry;
+  metrics::EncoderMetrics metrics{registry};
+  ManualOutputs inner;
+  MeteredOutputFactory outputs{inner, metrics, clock};
+  Status last = absl::UnknownError("not called");
+
+  StatusOr<std::unique_ptr<Output>> open(const JobId& job) {
+    v1::JobParameters parameters;
+    parameters.set_format(v1::OUTPUT_FORMAT_GIF);
+    return outputs.open(job, parameters, [this](StatusOr<OutputResult> result) { last = result.status(); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("metered outputs: a result counts its frames and the time since its last one", "[media]") {
+  Fixture fixture;
+  auto output = fixture.open("a");
+  REQUIRE(output.ok());
+  CHECK((*output)->ringFd() == 7);
+  CHECK((*output)->ringId() == 9);
+  fixture.clock.advance(std::chrono::seconds(100));
+  (*output)->finish();
+  fixture.clock.advance(std::chrono::seconds(3));
+  output->reset();
+  fixture.inner.done_["a"](OutputResult{.path = "a.gif", .bytes = 10, .frames = 17});
+  CHECK(fixture.last.ok());
+  CHECK(fixture.metrics.frames.Value() == 17);
+  const std::string text = fixture.registry.expose();
+  CHECK(text.find("latentd_encode_seconds_sum{format=\"gif\"} 3\n") != std::string::npos);
+}
+
+TEST_CASE("metered outputs: failures count by code, cancellations do not", "[media]") {
+  Fixture fixture;
+  const auto failing = fixture.open("b");
+  const auto cancelled = fixture.open("c");
+  fixture.inner.done_["b"](absl::UnavailableError("the encoder died"));
+  CHECK(absl::IsUnavailable(fixture.last));
+  fixture.inner.done_["c"](absl::CancelledError("the job was cancelled"));
+  CHECK(absl::IsResourceExhausted(fixture.open("refused").status()));
+  CHECK(fixture.metrics.failures.with("UNAVAILABLE").Value() == 1);
+  CHECK(fixture.metrics.failures.with("CANCELLED").Value() == 0);
+  CHECK(fixture.metrics.failures.with("RESOURCE_EXHAUSTED").Value() == 1);
+  fixture.outputs.remove("b");
+  CHECK(fixture.inner.removed_ == "b");
+}
+
+}  // namespace latentd::media
