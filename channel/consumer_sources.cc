@@ -169,7 +169,7 @@ bool ConsumerCore::readSource(size_t rank) {
     }
     if (handled.ok()) handled = onMessage(rank, message, frame);
     if (!handled.ok()) {
-      failLocked(annotate(handled, describe(rank) + " broke the protocol"));
+      failLocked(brokenRule(describe(rank) + " broke the protocol: " + messageOf(handled)));
       sourceGone(rank);
     }
   }

@@ -15,7 +15,8 @@ Status PeerLink::open(std::unique_ptr<Link> link, EventLoop::Ready ready) {
   events_ = EPOLLIN;
   LATENTD_ASSIGN_OR_RETURN(watch_, loop_->watch(link->pollFd(), events_, std::move(ready)));
   link_ = std::move(link);
-  return flush();
+  flush().IgnoreError();  // a peer that is dead already is noticed by reading
+  return absl::OkStatus();
 }
 
 void PeerLink::close() {

@@ -114,11 +114,12 @@ StatusOr<UnixSocket::Received> UnixSocket::receive(Frame& frame, size_t bytes_ma
     message.msg_control = control.bytes.data();
     message.msg_controllen = control.bytes.size();
     count = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
-  } while (count < 0 && errno == EINTR);
+    // A peer that died with unread messages resets the connection: the kernel says so once, ahead of what the peer had
+    // sent, which is still there.
+  } while (count < 0 && (errno == EINTR || errno == ECONNRESET));
   if (count < 0) {
     const int error_number = errno;
     if (wouldBlock(error_number)) return Received::kNothing;
-    if (error_number == ECONNRESET) return Received::kClosed;
     return errnoStatus(error_number, "receiving from the peer");
   }
   takeDescriptors(message, frame);

@@ -1,0 +1,238 @@
+#include <future>
+#include <random>
+
+#include "channel/fake_backend.h"
+#include "channel/limits.h"
+#include "proto/channel.pb.h"
+#include "tests/channel/channel_rig.h"
+#include "tests/channel/tensors.h"
+#include "tests/support/catch.h"
+
+// Faults that only the in-process backend can inject: corrupt, late and lost messages, want of memory, peers that do
+// not read.
+namespace latentd::channel::testing {
+namespace {
+
+using absl::StatusCode;
+using Side = FakeBackend::Side;
+
+struct FakeRig {
+  std::shared_ptr<FakeBackend> fake = FakeBackend::make();
+  Rig rig{
+      ContractBackend{"fake", fake, [](const TempDir& dir, uint32_t rank) { return dir.file(std::to_string(rank)); }}};
+
+  Status publish(uint64_t number) { return rig.publish(number, leaf(floats({64}, static_cast<float>(number)))); }
+};
+
+// Changes the next message of a side that `change` recognises.
+void change(FakeRig& it, Side from, const std::function<bool(v1::Message&)>& change) {
+  it.fake->tamper(from, [change](std::string& bytes) {
+    v1::Message message;
+    if (message.ParseFromString(bytes) && change(message)) bytes = message.SerializeAsString();
+    return true;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("channel: a publication out of bounds ends the channel, not the process [C8]", "[channel][fault]") {
+  using Change = std::function<void(v1::Publication&)>;
+  const std::pair<const char*, Change> changes[] = {
+      {"profile", [](v1::Publication& p) { p.mutable_leaves(0)->mutable_pooled()->set_profile(1u << 31); }},
+      {"unknown profile", [](v1::Publication& p) { p.mutable_leaves(0)->mutable_pooled()->set_profile(5); }},
+      {"slot", [](v1::Publication& p) { p.mutable_leaves(0)->mutable_pooled()->set_slot(2); }},
+      {"future generation", [](v1::Publication& p) { p.mutable_leaves(0)->mutable_pooled()->set_generation(9); }},
+      {"extent", [](v1::Publication& p) { p.mutable_leaves(0)->mutable_desc()->set_shape(0, 1 << 30); }},
+      {"negative extent", [](v1::Publication& p) { p.mutable_leaves(0)->mutable_desc()->set_shape(0, -64); }},
+      {"overflowing extents",
+       [](v1::Publication& p) {
+         for (int i = 0; i < 6; ++i)
+           p.mutable_leaves(0)->mutable_desc()->add_shape(1ll << 62);
+       }},
+      {"dimensions",
+       [](v1::Publication& p) {
+         for (int i = 0; i < 9; ++i)
+           p.mutable_leaves(0)->mutable_desc()->add_shape(1);
+       }},
+      {"dtype", [](v1::Publication& p) { p.mutable_leaves(0)->mutable_desc()->set_dtype(latentd::v1::DTYPE_INVALID); }},
+      {"place", [](v1::Publication& p) { p.mutable_leaves(0)->clear_pooled(); }},
+      {"offset without a buffer", [](v1::Publication& p) { p.mutable_leaves(0)->set_unpooled_offset(0); }},
+      {"ticket", [](v1::Publication& p) { p.mutable_ticket()->set_index(kTickets); }},
+      {"ticket generation", [](v1::Publication& p) { p.mutable_ticket()->set_generation(5); }},
+      {"leaf index", [](v1::Publication& p) { p.mutable_tree()->set_leaf(1); }},
+      {"node of no kind", [](v1::Publication& p) { p.mutable_tree()->clear_kind(); }},
+      {"keys", [](v1::Publication& p) { p.mutable_tree()->mutable_dict()->add_keys("x"); }},
+  };
+  for (const auto& [name, corrupt] : changes) {
+    DYNAMIC_SECTION(name) {
+      FakeRig it;
+      change(it, Side::kProducer, [&](v1::Message& message) {
+        if (message.has_publication()) corrupt(*message.mutable_publication());
+        return message.has_publication();
+      });
+      REQUIRE(it.publish(0).ok());
+      CHECK(it.rig.receive(0).status().code() == StatusCode::kInternal);
+      // Both sides end in order.
+      REQUIRE(eventually([&] { return it.rig.producerHeard().failures().size() == 1; }));
+      CHECK(it.rig.producerHeard().failures()[0].code() == StatusCode::kUnavailable);
+    }
+  }
+}
+
+TEST_CASE("channel: a pool that does not add up ends the channel [C8]", "[channel][fault]") {
+  using Change = std::function<void(v1::PoolAnnounce&)>;
+  const std::pair<const char*, Change> changes[] = {
+      {"profile", [](v1::PoolAnnounce& p) { p.set_profile(8); }},
+      {"stride", [](v1::PoolAnnounce& p) { p.set_slot_stride(1); }},
+      {"bytes", [](v1::PoolAnnounce& p) { p.set_pool_bytes(1ull << 60); }},
+      {"desc", [](v1::PoolAnnounce& p) { p.mutable_desc()->set_shape(0, 0); }},
+      {"handle", [](v1::PoolAnnounce& p) { p.set_handle("no such memory"); }},
+  };
+  for (const auto& [name, corrupt] : changes) {
+    DYNAMIC_SECTION(name) {
+      FakeRig it;
+      change(it, Side::kProducer, [&](v1::Message& message) {
+        if (message.has_pool_announce()) corrupt(*message.mutable_pool_announce());
+        return message.has_pool_announce();
+      });
+      it.publish(0).IgnoreError();  // the announcement goes first, and may have ended the channel already
+      CHECK_FALSE(it.rig.receive(0).ok());
+      CHECK(eventually([&] { return it.rig.consumerHeard().failures().size() == 1; }));
+    }
+  }
+}
+
+TEST_CASE("channel: messages that are stale are dropped and counted [C14]", "[channel][fault]") {
+  FakeRig it;
+  std::string first;
+  it.fake->tamper(Side::kProducer, [&](std::string& bytes) {
+    if (first.empty() && bytes.find("abc") == std::string::npos) first = bytes;
+    return true;
+  });
+  REQUIRE(it.rig.publish(0, ArtifactTree::Value(int64_t{5})).ok());
+  REQUIRE(it.rig.receive(0).ok());
+  it.fake->inject(Side::kProducer, first);  // the same publication again
+  v1::Message message;
+  REQUIRE(message.ParseFromString(first));
+  message.set_epoch(2);  // of the group's last life
+  it.fake->inject(Side::kProducer, message.SerializeAsString());
+  CHECK(eventually([&] { return it.rig.consumer().stats().stale_dropped == 2; }));
+  v1::Message doorbell;
+  doorbell.set_epoch(it.rig.spec().consumer_epoch.value);
+  doorbell.mutable_doorbell()->set_sequence(0);
+  it.fake->inject(Side::kConsumer, doorbell.SerializeAsString());
+  doorbell.set_epoch(4);
+  it.fake->inject(Side::kConsumer, doorbell.SerializeAsString());
+  CHECK(eventually([&] { return it.rig.producer().stats().stale_dropped == 2; }));
+  REQUIRE(it.publish(1).ok());
+  CHECK(it.rig.receive(1).ok());
+}
+
+TEST_CASE("channel: a doorbell without its words is a broken peer [C3]", "[channel][fault]") {
+  FakeRig it;
+  REQUIRE(it.publish(0).ok());
+  v1::Message doorbell;
+  doorbell.set_epoch(it.rig.spec().consumer_epoch.value);
+  doorbell.mutable_doorbell()->set_sequence(0);
+  it.fake->inject(Side::kConsumer, doorbell.SerializeAsString());
+  CHECK(eventually([&] { return it.rig.producerHeard().failures().size() == 1; }));
+  CHECK(it.publish(1).code() == StatusCode::kInternal);
+}
+
+TEST_CASE("channel: random bytes from a peer never crash [C8]", "[channel][fault]") {
+  const uint32_t seed = testSeed();
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 40; ++round) {
+    FakeRig it;
+    const Side from = round % 2 == 0 ? Side::kProducer : Side::kConsumer;
+    it.fake->tamper(from, [&random](std::string& bytes) {
+      for (int i = 0; i < 3; ++i)
+        bytes[random() % bytes.size()] = static_cast<char>(random());
+      return true;
+    });
+    // Whatever comes of it, calls end and both sides can be closed.
+    WaitOptions wait;
+    wait.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+    for (uint64_t n = 0; n < 4; ++n) {
+      it.rig.producer().publish(SequenceNumber(n), leaf(floats({64})), wait).IgnoreError();
+      it.rig.consumer().receive(SequenceNumber(n), it.rig.cache(), wait).status().IgnoreError();
+    }
+    it.fake->tamper(from, nullptr);
+    it.fake->kill(Side::kProducer);
+    it.fake->kill(Side::kConsumer);
+  }
+  SUCCEED();
+}
+
+TEST_CASE("channel: messages may be late by any time", "[channel][fault]") {
+  FakeRig it;
+  it.fake->hold(Side::kProducer);
+  it.fake->hold(Side::kConsumer);
+  REQUIRE(it.publish(0).ok());
+  REQUIRE(it.publish(1).ok());
+  auto received = std::async(std::launch::async, [&] { return it.rig.receive(0); });
+  CHECK(received.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  it.fake->release(Side::kProducer);
+  CHECK(received.get().ok());
+  // Acknowledged in the control block, but the doorbell is under way: the slot is not reused.
+  CHECK(it.rig.producer().stats().slots_in_use == 2);
+  it.fake->release(Side::kConsumer);
+  CHECK(eventually([&] { return it.rig.producer().stats().slots_in_use == 1; }));
+  CHECK(it.rig.receive(1).ok());
+}
+
+TEST_CASE("channel: want of memory for a pool leaves the channel usable", "[channel][fault]") {
+  FakeRig it;
+  it.fake->failPools(1);
+  CHECK(it.publish(0).code() == StatusCode::kResourceExhausted);
+  REQUIRE(it.rig.producer().abort(SequenceNumber(0), absl::ResourceExhaustedError("no pool")).ok());
+  CHECK(it.rig.receive(0).status().code() == StatusCode::kResourceExhausted);
+  // The consumer cannot map it: the artifact fails, and the pool is asked for again.
+  it.fake->failImports(2);
+  REQUIRE(it.publish(1).ok());
+  CHECK(it.rig.receive(1).status().code() == StatusCode::kResourceExhausted);
+  CHECK(eventually([&] { return it.rig.producer().stats().discarded_acks == 1; }));
+  REQUIRE(it.publish(2).ok());
+  CHECK(it.rig.receive(2).status().code() == StatusCode::kResourceExhausted);
+  REQUIRE(eventually([&] { return it.rig.consumer().stats().pools_mapped == 1; }));
+  REQUIRE(it.publish(3).ok());
+  const auto got = it.rig.receive(3);
+  REQUIRE(got.status().ToString() == "OK");
+  CHECK(elementsOf<float>(*got->getIf<TensorView>())[0] == 3);
+}
+
+TEST_CASE("channel: a peer that does not read fills a bounded queue, then counts as dead [C10]", "[channel][fault]") {
+  FakeRig it;
+  it.fake->block(Side::kProducer, true);
+  uint64_t number = 0;
+  while (number < 2 * kOutboxFramesMax &&
+         it.rig.producer().abort(SequenceNumber(number), absl::CancelledError("")).ok()) {
+    ++number;
+  }
+  CHECK(number <= kOutboxFramesMax + 1);
+  REQUIRE(eventually([&] { return it.rig.producerHeard().failures().size() == 1; }));
+  CHECK(it.rig.producerHeard().failures()[0].code() == StatusCode::kResourceExhausted);
+  it.fake->block(Side::kProducer, false);
+  it.fake->kill(Side::kProducer);
+  it.fake->kill(Side::kConsumer);
+}
+
+TEST_CASE("channel: memory is bounded by the profiles and given back at the end [C9]", "[channel][fault]") {
+  const std::shared_ptr<FakeBackend> fake = FakeBackend::make();
+  {
+    ChannelSpec spec = smallSpec();
+    spec.profiles_max = 2;
+    Rig rig(ContractBackend{"fake", fake, [](const TempDir& dir, uint32_t) { return dir.file("a"); }}, spec);
+    for (uint64_t n = 0; n < 20; ++n) {
+      REQUIRE(rig.publish(n, leaf(floats({static_cast<int64_t>(100 + n)}))).ok());
+      REQUIRE(rig.receive(n).ok());
+      // Two pools, one buffer under way, the control block.
+      CHECK(fake->bytesAllocated() <= 3 * kPoolGranularity + 65'536);
+    }
+    CHECK(rig.producer().stats().pools == 2);
+  }
+  CHECK(fake->bytesAllocated() == 0);
+}
+
+}  // namespace latentd::channel::testing
