@@ -56,10 +56,15 @@ at::Tensor Linear::thenGelu(const at::Tensor& x) const {
   return at::gelu((*this)(x), "tanh");
 }
 
+at::Tensor affineNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) {
+  return at::layer_norm(x.to(at::kFloat), {x.size(-1)}, weight, bias, eps).to(x.scalar_type());
+}
+
 at::Tensor scaledNorm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift, double eps) {
   const int64_t dim = x.size(-1);
-  if (scale.numel() == dim) return at::layer_norm(x, {dim}, scale.view({dim}), shift.view({dim}), eps);
-  return at::layer_norm(x.to(at::kFloat), {dim}, {}, {}, eps).mul_(scale).add_(shift).to(x.scalar_type());
+  const bool one_row = scale.numel() == dim;
+  if (one_row && x.scalar_type() == at::kFloat) return affineNorm(x, scale.view({dim}), shift.view({dim}), eps);
+  return affineNorm(x.to(at::kFloat), {}, {}, eps).mul_(scale).add_(shift).to(x.scalar_type());
 }
 
 at::Tensor gatedSum(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {

@@ -20,13 +20,17 @@ struct Linear {
   static Linear loadFused(const LayerLoader& loader, const std::vector<std::string>& names, int64_t out, int64_t in);
 
   at::Tensor operator()(const at::Tensor& x) const;
-  // GELU (tanh form) of the product. On a CPU in float32 both are one oneDNN call: torch's own tanh GELU takes several
-  // times as long as the product there.
+  // GELU (tanh form) of the product. On a CPU in float32 both are one oneDNN call: torch's own tanh GELU can take
+  // longer than the product there. In 16-bit types the product is rounded in between, as in the reference.
   at::Tensor thenGelu(const at::Tensor& x) const;
 };
 
-// LayerNorm of x in float32 over its last dimension, times scale, plus shift, in x's type. scale and shift: float32,
-// either one row (any shape of `dim` elements) or broadcastable to x.
+// LayerNorm of x over its last dimension, in float32 and rounded once to x's type (torch's own mixed kernel rounds its
+// statistics otherwise). weight and bias: [dim], float32, or undefined.
+at::Tensor affineNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps);
+
+// LayerNorm of x in float32, times scale, plus shift, rounded once to x's type. scale and shift: float32, either one
+// row (any shape of `dim` elements; one pass over x then) or broadcastable to x.
 at::Tensor scaledNorm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift, double eps);
 
 // x + y * gate, computed in float32 and rounded once to x's type. Float32 x is changed in place.

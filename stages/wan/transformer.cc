@@ -72,7 +72,9 @@ void WanTransformer::loadWeights(WeightReader& reader) {
 TextContext WanTransformer::textContext(const at::Tensor& embeddings) const {
   const at::Tensor text = embeddings.to(device_, dtype_);
   const int64_t rows = text.size(1);
-  const int64_t kept = keptRows(text);
+  // In 16-bit types the reference rounds the weight of each padded row; one key in their place would be nearer to
+  // float32 than the reference is, and further from it.
+  const int64_t kept = dtype_ == at::kFloat ? keptRows(text) : rows;
   // A padded row is kept beside the others as the one that stands for the rest.
   const int64_t keys = std::min(kept + 1, rows);
   const at::Tensor projected = text_down_(text_up_.thenGelu(text.slice(1, 0, keys)));

@@ -71,7 +71,7 @@ at::Tensor TransformerBlock::forward(at::Tensor x, const BlockInputs& inputs) co
   at::Tensor normed = scaledNorm(x, row(kScale).add(1), row(kShift), config_.eps);
   x = gatedSum(x, attendSelf(normed, inputs), row(kGate));
 
-  normed = config_.cross_attn_norm ? scaledNorm(x, text_norm_weight_, text_norm_bias_, config_.eps) : x;
+  normed = config_.cross_attn_norm ? affineNorm(x, text_norm_weight_, text_norm_bias_, config_.eps) : x;
   x = x.add(attendText(normed, inputs));
 
   normed = scaledNorm(x, row(kFfnScale).add(1), row(kFfnShift), config_.eps);
