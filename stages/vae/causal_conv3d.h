@@ -17,8 +17,6 @@ namespace latentd::stages::vae {
 class FeatureCache {
  public:
   void beginChunk();
-  // Counts from 0; valid after beginChunk().
-  int64_t chunk() const { return chunk_; }
   bool isFirstChunk() const { return chunk_ == 0; }
   // The slot of the next convolution. References stay valid.
   at::Tensor& nextSlot();
@@ -28,7 +26,7 @@ class FeatureCache {
  private:
   std::deque<at::Tensor> slots_;
   size_t next_ = 0;
-  int64_t chunk_ = -1;
+  int64_t chunk_ = -1;  // counts from 0 with the first beginChunk()
 };
 
 // A convolution that sees, in time, only its frame and those before, some of which came with earlier chunks.
