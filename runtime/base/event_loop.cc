@@ -193,7 +193,10 @@ void EventLoop::runPosted() {
 
 void EventLoop::runTimers() {
   const Clock::TimePoint now = clock_.now();
-  while (!timers_.empty() && timers_.begin()->first.first <= now) {
+  // A timer that a callback adds waits for the next round, even if its time has come: one that is always late must not
+  // keep descriptors and tasks from their turn.
+  const uint64_t added_later = next_id_;
+  while (!timers_.empty() && timers_.begin()->first.first <= now && timers_.begin()->first.second < added_later) {
     const Task task = std::move(timers_.begin()->second);
     timers_.erase(timers_.begin());
     task();

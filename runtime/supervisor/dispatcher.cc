@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/supervisor/limits.h"
 
 namespace latentd::supervisor {
 
@@ -67,7 +68,19 @@ void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
     const std::string where =
         stage.state == StageRun::State::kDispatched ? fmt::format(" ({})", describeStage(*run, group)) : std::string();
     if (stage.state == StageRun::State::kDispatched) stage.state = StageRun::State::kEnded;
-    if (!run->outcome) endRun(*run, makeStatus(cause.code(), messageOf(cause) + where));
+    const Status status = makeStatus(cause.code(), messageOf(cause) + where);
+    if (!run->outcome) {
+      endRun(*run, status, Certainty::kCause);
+    } else if (run->report_time) {
+      run->outcome = status;
+      report(*run);
+    }
+  }
+  // What failed a moment ago failed because of this.
+  for (JobRun* run : touched) {
+    if (!run->report_time) continue;
+    run->outcome = cause;
+    report(*run);
   }
   for (JobRun* run : touched)
     maybeRelease(*run);
@@ -88,7 +101,8 @@ void Dispatcher::pump() {
     moved = false;
     // In pipeline order: a consumer's command follows its producer's at once.
     for (const size_t group : topology_.order) {
-      while (dispatchNext(GroupIndex(static_cast<uint32_t>(group)))) moved = true;
+      while (dispatchNext(GroupIndex(static_cast<uint32_t>(group))))
+        moved = true;
     }
     while (admitNext())
       moved = true;
@@ -137,7 +151,7 @@ bool Dispatcher::dispatchNext(GroupIndex group) {
   if (!inputsPromised(run, lane)) return false;
   if (group.value == topology_.sink) {
     if (const Status opened = openOutput(run, group); !opened.ok()) {
-      endRun(run, opened);
+      endRun(run, opened, Certainty::kCause);
       maybeRelease(run);
       return true;
     }
@@ -187,13 +201,20 @@ void Dispatcher::sendRunStage(JobRun& run, GroupIndex group) {
 
 bool Dispatcher::end(const JobId& job, const Status& status) {
   JobRun* run = find(job);
-  if (run == nullptr || run->outcome) return false;
-  endRun(*run, status);
+  if (run == nullptr) return false;
+  const bool first = !run->outcome;
+  if (first) endRun(*run, status, Certainty::kCause);
+  // Whoever wants it ended now gets what is known.
+  if (run->report_time) report(*run);
   maybeRelease(*run);
-  return true;
+  return first;
 }
 
-void Dispatcher::endRun(JobRun& run, const Status& status) {
+Dispatcher::Certainty Dispatcher::certaintyOf(const Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ? Certainty::kPerhapsConsequence : Certainty::kCause;
+}
+
+void Dispatcher::endRun(JobRun& run, const Status& status, Certainty certainty) {
   LATENTD_CHECK(!run.outcome && !status.ok(), "a job fails once");
   run.outcome = status;
   for (uint32_t group = 0; group < lanes_.size(); ++group) {
@@ -206,10 +227,17 @@ void Dispatcher::endRun(JobRun& run, const Status& status) {
   for (StageRun& stage : run.stages) {
     if (stage.state == StageRun::State::kWaiting) stage.state = StageRun::State::kEnded;
   }
-  if (!run.cancelled()) {
-    run.reported = true;
-    host_.onJobEnded(run.spec.id, status);
+  if (certainty == Certainty::kPerhapsConsequence) {
+    run.report_time = clock_.now() + kCauseTimeout;
+  } else if (!run.cancelled()) {
+    report(run);
   }
+}
+
+void Dispatcher::report(JobRun& run) {
+  run.report_time.reset();
+  run.reported = true;
+  host_.onJobEnded(run.spec.id, *run.outcome);
 }
 
 void Dispatcher::cancelCommands(JobRun& run) {
@@ -269,7 +297,7 @@ bool Dispatcher::holdsNothing(const JobRun& run) const {
 }
 
 void Dispatcher::maybeRelease(JobRun& run) {
-  if (!run.outcome || !holdsNothing(run)) return;
+  if (!run.outcome || run.report_time || !holdsNothing(run)) return;
   const auto found = runs_.find(run.spec.id);
   const std::unique_ptr<JobRun> released = std::move(found->second);
   runs_.erase(found);

@@ -52,7 +52,8 @@ class DispatcherHost {
 // Owner: JobManager. Thread: the supervisor's loop. Pure logic: commands go to a CommandSink, time comes from a Clock,
 // the owner calls onTimer() at nextDeadline(), and pump() after what may have freed something.
 // States of a job: admitted -> (outcome set) -> released, when no command and no promise of it is left. A failed job's
-// outcome is public before its release, a cancelled one's after.
+// outcome is public before its release, a cancelled one's after. A failure that may be the consequence of a death is
+// kept back for kCauseTimeout, and replaced by that death if it becomes known.
 // Failure: of a job, a rank or a group ends the jobs it touches, each once; the rest moves on.
 class Dispatcher {
  public:
@@ -126,7 +127,11 @@ class Dispatcher {
   void answer(JobRun& run, WorkerId worker, const Status& status, const internal::v1::StageTimings& timings);
   void stageEnded(JobRun& run, GroupIndex group);
   void leaveLane(JobRun& run, GroupIndex group);
-  void endRun(JobRun& run, const Status& status);
+  // How sure it is that a failure is the cause and not the consequence of another process's death.
+  enum class Certainty { kCause, kPerhapsConsequence };
+  static Certainty certaintyOf(const Status& status);
+  void endRun(JobRun& run, const Status& status, Certainty certainty);
+  void report(JobRun& run);
   void cancelCommands(JobRun& run);
   void discardPromises(JobRun& run);
   void maybeSucceed(JobRun& run);
@@ -134,6 +139,7 @@ class Dispatcher {
   bool holdsNothing(const JobRun& run) const;
   bool artifactsLost(const JobRun& run, const std::vector<EdgeIndex>& edges) const;
   std::optional<Clock::TimePoint> headDeadline(const Lane& lane, GroupIndex group) const;
+  void reportDue(Clock::TimePoint now);
   void headOverdue(GroupIndex group);
   std::string describeStage(const JobRun& run, GroupIndex group) const;
 

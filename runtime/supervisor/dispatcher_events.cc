@@ -71,15 +71,16 @@ void Dispatcher::onFailed(WorkerId worker, const wire::StageFailed& event) {
   const config::GroupSpec& group = topology_.groups[worker.group.value];
   const auto code = static_cast<absl::StatusCode>(event.status().code());
   const Status status = makeStatus(code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : code,
-                                   fmt::format("stage {} ({}), rank {}, {} steps done: {}", group.name, group.stage,
+                                   fmt::format("stage {} ({}), rank {}, step {}: {}", group.name, group.stage,
                                                worker.rank.value, event.step(), event.status().message()));
   const bool recycle = event.recycle();
   if (!run->outcome) {
     stage->failure = status;
     // A worker that says CANCELLED unasked has failed: nobody wanted the job cancelled.
-    endRun(*run, status.code() == absl::StatusCode::kCancelled
-                     ? makeStatus(absl::StatusCode::kInternal, messageOf(status))
-                     : status);
+    endRun(*run,
+           status.code() == absl::StatusCode::kCancelled ? makeStatus(absl::StatusCode::kInternal, messageOf(status))
+                                                         : status,
+           certaintyOf(status));
   }
   answer(*run, worker, status, {});
   if (recycle) host_.onGroupUnusable(worker.group, status);
@@ -144,7 +145,7 @@ void Dispatcher::onOutputDone(const JobId& job, StatusOr<media::OutputResult> re
                                         result->frames, run->spec.parameters.frames()));
   }
   if (!result.ok()) {
-    endRun(*run, result.status());
+    endRun(*run, result.status(), certaintyOf(result.status()));
   } else {
     run->result = *std::move(result);
     maybeSucceed(*run);
@@ -174,6 +175,8 @@ Clock::TimePoint Dispatcher::nextDeadline() const {
   }
   for (const auto& [request, discard] : discards_)
     next = std::min(next, discard.deadline);
+  for (const auto& [id, run] : runs_)
+    next = std::min(next, run->report_time.value_or(next));
   return next;
 }
 
@@ -183,6 +186,7 @@ void Dispatcher::onTimer() {
     const auto deadline = headDeadline(lanes_[group], GroupIndex(group));
     if (deadline && *deadline <= now) headOverdue(GroupIndex(group));
   }
+  reportDue(now);
   std::vector<GroupIndex> deaf;
   for (auto& [request, discard] : discards_) {
     if (discard.deadline > now) continue;
@@ -194,13 +198,26 @@ void Dispatcher::onTimer() {
   }
 }
 
+void Dispatcher::reportDue(Clock::TimePoint now) {
+  std::vector<JobRun*> due;
+  for (const auto& [id, run] : runs_) {
+    if (run->report_time && *run->report_time <= now) due.push_back(run.get());
+  }
+  for (JobRun* run : due) {
+    report(*run);
+    maybeRelease(*run);
+  }
+}
+
 void Dispatcher::headOverdue(GroupIndex group) {
   JobRun& run = *lanes_[group.value].in_flight.front();
   StageRun& stage = run.stages[group.value];
   const std::string seconds = fmt::format("{:g} s", std::chrono::duration<double>(run.spec.stall_timeout).count());
   if (!run.outcome) {
-    endRun(run, absl::DeadlineExceededError(
-                    fmt::format("no progress for {} (stall_timeout; {})", seconds, describeStage(run, group))));
+    endRun(run,
+           absl::DeadlineExceededError(
+               fmt::format("no progress for {} (stall_timeout; {})", seconds, describeStage(run, group))),
+           Certainty::kCause);
     return;
   }
   stage.moved = clock_.now();

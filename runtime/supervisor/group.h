@@ -92,7 +92,8 @@ class Group {
   void served() { restart_policy_.served(); }
 
   // ---- time
-  Clock::TimePoint nextStart() const { return next_start_.value_or(Clock::TimePoint::max()); }
+  // The latest time there is unless it backs off: until its processes are reaped, no timer brings it further.
+  Clock::TimePoint nextStart() const { return state_ == State::kBackingOff ? *next_start_ : Clock::TimePoint::max(); }
   void onTimer();
 
  private:

@@ -59,6 +59,8 @@ struct JobRun {
   std::optional<media::OutputResult> result;
   std::optional<Status> outcome;  // set once; the first cause wins
   bool reported = false;          // the outcome was told to the host
+  // The outcome may be the consequence of a death that is not known yet: until then its cause may replace it.
+  std::optional<Clock::TimePoint> report_time;
 
   bool cancelled() const { return outcome && outcome->code() == absl::StatusCode::kCancelled; }
 };

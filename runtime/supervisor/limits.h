@@ -33,6 +33,10 @@ constexpr size_t kTransfersRemembered = 64;
 // Names a group's step gate among the descriptors that a worker inherits; frame rings count from 1.
 constexpr uint64_t kStepGateId = UINT64_MAX;
 
+// A worker's peers see the end of its connection a moment before its exit is known here. For so long a failure that may
+// be such a consequence waits for the cause, which names rank and signal; a loaded machine needs some of it.
+constexpr std::chrono::milliseconds kCauseTimeout{500};
+
 // How long an API thread waits for the supervisor's loop. The loop never waits for a worker, so only a stopped or
 // overloaded process takes longer, and then the caller is better told.
 constexpr std::chrono::seconds kLoopAnswerTimeout{10};

@@ -198,7 +198,7 @@ void Supervisor::interrupt() {
 void Supervisor::advanceShutdown() {
   while (!ended_ && shutdown_.advance(jobs_.idle())) {
     if (shutdown_.phase() == Shutdown::Phase::kCancelling) {
-      if (!jobs_.idle()) log_->info("cancelling {} jobs that did not finish in time", jobs_.unfinished());
+      if (!jobs_.idle()) log_->info("cancelling what did not finish in time: {} unfinished", jobs_.unfinished());
       jobs_.cancelAll("cancelled because the daemon shuts down");
     } else {
       fleet_.shutDown(shutdown_.workerGrace(), [this] { end(absl::OkStatus()); });

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "runtime/supervisor/limits.h"
 #include "tests/runtime/supervisor/fakes.h"
 #include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
@@ -361,6 +362,38 @@ TEST_CASE("dispatcher: an output that cannot open fails its job, and the next on
   fixture.failed(1, "a", absl::StatusCode::kCancelled);
   fixture.sink.take();
   CHECK(fixture.dispatcher.running() == 1);  // its last promise is being discarded
+}
+
+TEST_CASE("dispatcher: a failure that may be a consequence waits for its cause, which replaces it", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.start(1, "a");
+  fixture.failed(2, "a", absl::StatusCode::kUnavailable);
+  CHECK(fixture.host.ended.empty());
+  CHECK(fixture.dispatcher.nextDeadline() == fixture.clock.now() + kCauseTimeout);
+  fixture.failed(0, "a", absl::StatusCode::kCancelled);
+  fixture.dispatcher.groupLost(GroupIndex(1), absl::UnavailableError("g1 rank 0 died: signal SIGKILL"));
+  CHECK(messageOf(fixture.host.ended.at("a")) == "g1 rank 0 died: signal SIGKILL (stage g1)");
+  CHECK(fixture.dispatcher.running() == 0);
+
+  Fixture alone;
+  alone.submit("a");
+  for (const uint32_t group : {0U, 1U})
+    alone.failed(group, "a", absl::StatusCode::kUnavailable);
+  alone.failed(2, "a", absl::StatusCode::kUnavailable);
+  CHECK(alone.dispatcher.running() == 1);
+  alone.clock.advance(kCauseTimeout);
+  alone.dispatcher.onTimer();
+  CHECK(messageOf(alone.host.ended.at("a")).find("stage g0 (fake), rank 0, step 0: because") != std::string::npos);
+  CHECK(alone.dispatcher.running() == 0);
+}
+
+TEST_CASE("dispatcher: a cancel or a deadline does not wait for a cause", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.failed(2, "a", absl::StatusCode::kUnavailable);
+  CHECK(!fixture.dispatcher.end("a", absl::CancelledError("asked")));
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kUnavailable);
 }
 
 TEST_CASE("dispatcher: a result with other than the promised frames is a failure", "[supervisor]") {

@@ -231,7 +231,7 @@ TEST_CASE("fleet: a silent worker is killed with its group", "[supervisor]") {
   CHECK(fixture.metrics.restarts.with("g1", "heartbeat").Value() == 1);
 }
 
-TEST_CASE("fleet: a death kills the siblings, is explained, and the group comes back with a new epoch",
+TEST_CASE("fleet: a death kills the siblings and is explained; the next start waits until all are reaped",
           "[supervisor]") {
   Fixture fixture;
   fixture.fleet.start();
@@ -243,7 +243,22 @@ TEST_CASE("fleet: a death kills the siblings, is explained, and the group comes 
     CHECK(fixture.cause().find(part) != std::string::npos);
   }
   CHECK(!fixture.fleet.allReady());
-  // Not before its sibling is reaped, not before its back-off.
+  // Not before its sibling is reaped, however late that is, and no timer spins until then.
+  fixture.clock.advance(milliseconds(300));
+  CHECK(fixture.fleet.nextDeadline() > fixture.clock.now());
+  fixture.fleet.onTimer();
+  CHECK(fixture.launcher.launches == 3);
+  fixture.reapKilled();
+  CHECK(fixture.fleet.nextDeadline() <= fixture.clock.now());
+  fixture.fleet.onTimer();
+  CHECK(fixture.launcher.launches == 5);
+}
+
+TEST_CASE("fleet: a group comes back with a new epoch after its back-off, and is served", "[supervisor]") {
+  Fixture fixture;
+  fixture.fleet.start();
+  fixture.bringUp();
+  fixture.exit(Fixture::worker(1, 1), {true, SIGSEGV});
   fixture.clock.advance(milliseconds(99));
   fixture.reapKilled();
   fixture.fleet.onTimer();
