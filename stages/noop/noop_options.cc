@@ -57,6 +57,7 @@ std::map<std::string, Key> makeKeys() {
   constexpr int64_t kTimeMax = 3'600'000;  // an hour
   return {
       {"bytes", integerKey(&Options::bytes, 1, kBytesMax)},
+      {"bytes_per_frame", integerKey(&Options::bytes_per_frame, 0, kBytesMax)},
       {"leaves", integerKey(&Options::leaves, 1, kLeavesMax)},
       {"dtype",
        {"a dtype such as float32, bfloat16, uint8",

@@ -14,6 +14,7 @@ namespace latentd::stages {
 // The `options:` of a group whose stage is "noop". Numbers are decimal; times are milliseconds.
 struct NoopOptions {
   uint64_t bytes = 65536;                  // bytes: of one output, all leaves together, rounded down to whole elements
+  uint64_t bytes_per_frame = 0;            // bytes_per_frame: added to bytes for each frame of the job
   uint32_t leaves = 1;                     // leaves: tensors in one output
   DType dtype = DType::kFloat32;           // dtype: default is the group's
   uint32_t steps = 1;                      // steps: per run; 0 takes the job's

@@ -118,7 +118,8 @@ Status NoopStage::runSteps(const SamplingParameters& parameters, RunContext& con
 
 TensorTree NoopStage::makePayload(const SamplingParameters& parameters) const {
   const auto element_bytes = static_cast<int64_t>(byteSize(options_.dtype));
-  const int64_t elements = static_cast<int64_t>(options_.bytes) / options_.leaves / element_bytes;
+  const auto bytes = static_cast<int64_t>(options_.bytes + options_.bytes_per_frame * parameters.frames);
+  const int64_t elements = bytes / options_.leaves / element_bytes;
   TensorTree::List leaves;
   for (uint32_t leaf = 0; leaf < options_.leaves; ++leaf) {
     const int64_t value = noopValue(options_.dtype, parameters.seed, leaf);

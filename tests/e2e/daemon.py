@@ -2,6 +2,7 @@
 end that nothing of it is left."""
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import tempfile
@@ -50,16 +51,28 @@ def processes(marker):
 
 
 class Daemon:
-    """with Daemon(topology_text) as daemon: ...  The text may say {root} for the tree."""
+    """with Daemon(topology_text) as daemon: ...  The text may say {root} for the tree and {folder} for the daemon's own.
+    limits: resource limits of the daemon, {resource.RLIMIT_...: value}."""
 
-    def __init__(self, topology, ready_seconds=120, environment=None, arguments=()):
+    def __init__(self, topology, ready_seconds=120, environment=None, arguments=(), limits=None):
         self.topology = topology
+        self.limits = limits or {}
         self.ready_seconds = ready_seconds
         self.environment = environment or {}
         self.arguments = list(arguments)
         self.grpc = self.http = self.process = None
 
     def __enter__(self):
+        self.launch()
+        try:
+            self._wait_ready()
+        except Exception:
+            print(self.log())
+            self.kill()
+            raise
+        return self
+
+    def launch(self):
         self._folder = tempfile.TemporaryDirectory(prefix="ld")
         self.folder = pathlib.Path(self._folder.name)
         config = self.folder / "topology.yaml"
@@ -71,14 +84,32 @@ class Daemon:
                 [find_binary("latentd"), "--config", str(config), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
                  "--ports-file", str(self.folder / "ports"), "--worker-binary", find_binary("latent-worker"),
                  "--encoder-binary", find_binary("latent-encoder"), *self.arguments],
-                stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+                stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+                preexec_fn=self._set_limits if self.limits else None)
+
+    def _set_limits(self):
+        for limit, value in self.limits.items():
+            resource.setrlimit(limit, (value, value))
+
+    @classmethod
+    def refused(cls, topology, seconds=60, **kwargs):
+        """(exit code, what it printed) of a daemon that must end by itself within `seconds`, leaving nothing."""
+        daemon = cls(topology, **kwargs)
+        daemon.launch()
         try:
-            self._wait_ready()
-        except Exception:
-            print(self.log())
-            self.kill()
-            raise
-        return self
+            code = daemon.process.wait(seconds)
+            wait_until(lambda: not processes(str(daemon.folder)), 1, f"no process left: {processes(str(daemon.folder))}")
+            return code, daemon.log()
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it still runs after {seconds} s:\n{daemon.log()[-8000:]}") from None
+        finally:
+            daemon.clean_up()
+
+    def clean_up(self):
+        self.kill()
+        for pid, _ in processes(str(self.folder)):
+            os.kill(pid, signal.SIGKILL)
+        self._folder.cleanup()
 
     def _wait_ready(self):
         ports = self.folder / "ports"
@@ -138,6 +169,4 @@ class Daemon:
             if kind is None:
                 self.assert_nothing_left()
         finally:
-            for pid, _ in processes(str(self.folder)):
-                os.kill(pid, signal.SIGKILL)
-            self._folder.cleanup()
+            self.clean_up()

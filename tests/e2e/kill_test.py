@@ -13,44 +13,16 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import Client, api
 from daemon import Daemon, find_binary, processes, wait_until
-
-FAILED, SUCCEEDED = api.JOB_STATE_FAILED, api.JOB_STATE_SUCCEEDED
-UNAVAILABLE = 14
-SLOW = "step_ms: 100, steps: 100"
+from daemon_case import FAILED, SLOW, SUCCEEDED, DaemonCase, stage_runs
 
 
-class KillTest(unittest.TestCase):
-    def worker(self, daemon, group):
-        """The pid of the group's worker, once it is ready."""
-        def ready():
-            topology = self.client.admin.GetTopology(api.GetTopologyRequest(), timeout=10)
-            return next((w.pid for g in topology.groups if g.name == group for w in g.workers
-                         if w.state in (api.WORKER_STATE_READY, api.WORKER_STATE_BUSY)), None)
-        return wait_until(ready, 20, f"worker of {group} ready")
-
-    def run_daemon(self, topology):
-        daemon = self.enterContext(Daemon(topology))
-        self.client = self.enterContext(Client(daemon.grpc))
-        return daemon
-
-    def expect_lost(self, job, group, what="SIGKILL"):
-        self.assertEqual(job.state, FAILED)
-        self.assertEqual(job.error.code, UNAVAILABLE)
-        for word in (group, what):
-            self.assertIn(word, job.error.message)
-
-    def expect_next_succeeds(self):
-        self.assertEqual(self.client.wait(self.client.submit().id).state, SUCCEEDED)
-
-    def stage_runs(self, index, step=1):
-        return lambda job: len(job.stages) > index and job.stages[index].step >= step
-
+class KillTest(DaemonCase):
     def test_a_worker_killed_while_idle(self):
         daemon = self.run_daemon(topologies.noop())
         for group in ("first", "middle", "last"):
-            pid = self.worker(daemon, group)
+            pid = self.worker(group)
             os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: self.worker(daemon, group) != pid, 20, "respawn")
+            wait_until(lambda: self.worker(group) != pid, 20, "respawn")
             self.expect_next_succeeds()
         restarts = {name: value for name, value in daemon.metrics().items() if name.startswith("latentd_worker_restarts_total")}
         self.assertEqual(sum(restarts.values()), 3, restarts)
@@ -61,8 +33,8 @@ class KillTest(unittest.TestCase):
             options[{"first": "source", "middle": "relay", "last": "sink"}[group]] = SLOW
             with self.subTest(group), Daemon(topologies.noop(**options)) as daemon, Client(daemon.grpc) as self.client:
                 job = self.client.submit()
-                self.client.watch_until(job.id, self.stage_runs(index))
-                os.kill(self.worker(daemon, group), signal.SIGKILL)
+                self.client.watch_until(job.id, stage_runs(index))
+                os.kill(self.worker(group), signal.SIGKILL)
                 start = time.monotonic()
                 self.expect_lost(self.client.wait(job.id), group)
                 self.assertLess(time.monotonic() - start, 5)
@@ -70,8 +42,8 @@ class KillTest(unittest.TestCase):
     def test_queued_jobs_keep_their_place(self):
         daemon = self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 10"))
         jobs = [self.client.submit().id for _ in range(8)]
-        self.client.watch_until(jobs[0], self.stage_runs(1))
-        os.kill(self.worker(daemon, "middle"), signal.SIGKILL)
+        self.client.watch_until(jobs[0], stage_runs(1))
+        os.kill(self.worker("middle"), signal.SIGKILL)
         states = [self.client.wait(job).state for job in jobs]
         self.assertEqual(states[0], FAILED)
         self.assertEqual(set(states[4:]), {SUCCEEDED}, "jobs that had not started survive")
@@ -86,9 +58,9 @@ class KillTest(unittest.TestCase):
 
     def test_a_stopped_worker_is_found_by_its_heartbeat(self):
         daemon = self.run_daemon(topologies.noop(extra="deadlines: {heartbeat: 100ms, heartbeat_miss: 1s}"))
-        pid = self.worker(daemon, "middle")
+        pid = self.worker("middle")
         os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: self.worker(daemon, "middle") != pid, 20, "respawn after a missed heartbeat")
+        wait_until(lambda: self.worker("middle") != pid, 20, "respawn after a missed heartbeat")
         self.expect_next_succeeds()
         self.assertTrue(any("heartbeat" in name for name, value in daemon.metrics().items()
                             if name.startswith("latentd_worker_restarts_total") and value > 0))
@@ -96,7 +68,7 @@ class KillTest(unittest.TestCase):
     def test_a_killed_supervisor_takes_everything_with_it(self):
         daemon = self.run_daemon(topologies.noop(relay=SLOW))
         job = self.client.submit()
-        self.client.watch_until(job.id, self.stage_runs(1))
+        self.client.watch_until(job.id, stage_runs(1))
         daemon.process.kill()
         daemon.process.wait(10)
         wait_until(lambda: not processes(str(daemon.folder)), 1.0, "workers gone within a second")
@@ -109,8 +81,8 @@ class KillTest(unittest.TestCase):
     def test_a_stopped_supervisor_does_not_stop_the_hand_off(self):
         daemon = self.run_daemon(topologies.noop(source="step_ms: 300, steps: 3", relay="step_ms: 20"))
         job = self.client.submit()
-        self.client.watch_until(job.id, self.stage_runs(0))
-        middle = self.worker(daemon, "middle")
+        self.client.watch_until(job.id, stage_runs(0))
+        middle = self.worker("middle")
         before = cpu_seconds(middle)
         os.kill(daemon.process.pid, signal.SIGSTOP)
         try:
@@ -132,7 +104,7 @@ class KillTest(unittest.TestCase):
     def test_one_ctrl_c_drains(self):
         daemon = self.run_daemon(topologies.noop(relay="step_ms: 100, steps: 10"))
         job = self.client.submit()
-        self.client.watch_until(job.id, self.stage_runs(1))
+        self.client.watch_until(job.id, stage_runs(1))
         ended = []
         watcher = threading.Thread(target=lambda: ended.append(self.client.wait(job.id)))
         watcher.start()

@@ -76,6 +76,17 @@ TEST_CASE("noop: source, relay and sink pass one payload along", "[stages][noop]
   CHECK(context.finished == 3);
 }
 
+TEST_CASE("noop: a payload grows with the frames of its job", "[stages][noop]") {
+  Context context;
+  NoopStage source = loaded({{"bytes", "4"}, {"bytes_per_frame", "1000"}});
+  for (const uint32_t frames : {1U, 9U}) {
+    SamplingParameters parameters = job();
+    parameters.frames = frames;
+    const TensorTree made = source.run("source", parameters, {}, context).value();
+    made.forEachLeaf([&](const at::Tensor& leaf) { CHECK(leaf.nbytes() == 4 + 1000 * frames); });
+  }
+}
+
 TEST_CASE("noop: a payload of another job or with a hole is noticed", "[stages][noop]") {
   Context context;
   NoopStage stage = loaded({{"bytes", "400000"}});
