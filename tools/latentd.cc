@@ -22,6 +22,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/api/rpc_log.h"
 #include "runtime/api/server.h"
 #include "runtime/base/child_spawner.h"
 #include "runtime/base/clock.h"
@@ -33,6 +34,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/config/plan.h"
 #include "runtime/config/schema.h"
+#include "runtime/media/metered_outputs.h"
 #include "runtime/media/output_factory.h"
 #include "runtime/metrics/component_metrics.h"
 #include "runtime/metrics/http_endpoint.h"
@@ -223,10 +225,14 @@ Status serve(const config::Topology& topology, const Arguments& arguments, const
   metrics::Registry registry;
   metrics::registerBuildInfo(registry, kVersion);
   metrics::ApiMetrics api_metrics(registry);
+  metrics::EncoderMetrics encoder_metrics(registry);
   LATENTD_ASSIGN_OR_RETURN(const supervisor::RuntimeDir runtime_dir,
                            supervisor::RuntimeDir::create(topology.runtime_dir));
   ChildSpawner spawner(environmentOf());
   LATENTD_ASSIGN_OR_RETURN(const auto outputs, makeOutputs(topology, runtime_dir, binaries.encoder, spawner, clock));
+  encoder_metrics.spool_bytes_max.Set(static_cast<double>(topology.spool.bytes_max));
+  registry.beforeExpose([&] { encoder_metrics.spool_bytes.Set(static_cast<double>(outputs->spoolBytes())); });
+  media::MeteredOutputFactory metered_outputs(*outputs, encoder_metrics, clock);
   EventLoop loop(clock);
   std::string grpc_address;
   std::string http_address;
@@ -241,7 +247,7 @@ Status serve(const config::Topology& topology, const Arguments& arguments, const
                                      .clock = clock,
                                      .loop = loop,
                                      .spawner = spawner,
-                                     .outputs = *outputs,
+                                     .outputs = metered_outputs,
                                      .registry = registry,
                                      .runtime_dir = runtime_dir,
                                      .worker_binary = binaries.worker,
@@ -295,6 +301,7 @@ int run(int argc, char** argv) {
       {.level = topology->log.level, .json = topology->log.format == config::LogFormat::kJson, .process = "latentd"});
   if (!logging.ok()) return fail(Exit::kUsage, annotate(logging, "--log-level"));
 
+  api::routeRpcLogs();
   SignalWatch::block();
   const Status outcome = serve(*topology, arguments, {*worker, *encoder});
   if (outcome.ok()) return static_cast<int>(Exit::kOrderly);

@@ -1,10 +1,34 @@
 #include "runtime/api/admin_service.h"
 
-#include "runtime/api/request_checks.h"
+#include <cstdint>
+#include <string>
+#include <utility>
+
 #include "runtime/api/unary.h"
 #include "runtime/base/version.h"
 
 namespace latentd::api {
+namespace {
+
+// A month: longer than any job, and far from what a sum with a point in time could overflow.
+constexpr int64_t kDrainSecondsMax = 30LL * 24 * 3600;
+constexpr int32_t kNanosMax = 999'999'999;
+
+// The time a drain may take, `absent` when the request names none.
+StatusOr<std::chrono::milliseconds> drainDeadline(const v1::DrainRequest& request, std::chrono::milliseconds absent) {
+  if (!request.has_deadline()) return absent;
+  const google::protobuf::Duration& deadline = request.deadline();
+  const bool valid = deadline.seconds() >= 0 && deadline.seconds() <= kDrainSecondsMax && deadline.nanos() >= 0 &&
+                     deadline.nanos() <= kNanosMax;
+  if (!valid) {
+    return absl::InvalidArgumentError("deadline = " + std::to_string(deadline.seconds()) + " s " +
+                                      std::to_string(deadline.nanos()) +
+                                      " ns: must be 0 to 2592000 s (30 days); leave it out for the configured one");
+  }
+  return std::chrono::seconds(deadline.seconds()) + std::chrono::milliseconds(deadline.nanos() / 1'000'000);
+}
+
+}  // namespace
 
 grpc::ServerUnaryReactor* AdminService::GetTopology(grpc::CallbackServerContext* context, const v1::GetTopologyRequest*,
                                                     v1::Topology* response) {

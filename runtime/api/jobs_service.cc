@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "runtime/api/download_reactor.h"
-#include "runtime/api/request_checks.h"
 #include "runtime/api/unary.h"
 #include "runtime/api/watch_reactor.h"
 
@@ -44,7 +43,6 @@ StatusOr<grpc::ByteBuffer> JobsService::submit(const grpc::ByteBuffer& bytes) {
     return absl::InvalidArgumentError(
         "parameters: the request is no SubmitRequest of latentd.v1, or a text in it is not valid UTF-8; send UTF-8");
   }
-  LATENTD_RETURN_IF_ERROR(checkSubmit(request));
   LATENTD_ASSIGN_OR_RETURN(const v1::Job job, jobs_.submit(request));
   grpc::ByteBuffer answer;
   bool own_buffer = false;
@@ -56,8 +54,7 @@ StatusOr<grpc::ByteBuffer> JobsService::submit(const grpc::ByteBuffer& bytes) {
 grpc::ServerUnaryReactor* JobsService::Get(grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
                                            v1::Job* response) {
   const CallMetrics call(metrics_, "Get");
-  const Status checked = checkId(request->id());
-  return finishUnary(context, call, checked.ok() ? jobs_.get(request->id()) : StatusOr<v1::Job>(checked), response);
+  return finishUnary(context, call, jobs_.get(request->id()), response);
 }
 
 grpc::ServerUnaryReactor* JobsService::List(grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
@@ -67,26 +64,22 @@ grpc::ServerUnaryReactor* JobsService::List(grpc::CallbackServerContext* context
 }
 
 StatusOr<v1::ListJobsResponse> JobsService::listBounded(v1::ListJobsRequest request) {
-  LATENTD_RETURN_IF_ERROR(checkList(request));
-  if (request.page_size() == 0) request.set_page_size(kPageSizeDefault);
   for (;;) {
     LATENTD_ASSIGN_OR_RETURN(v1::ListJobsResponse page, jobs_.list(request));
-    if (page.ByteSizeLong() <= kListBytesMax || request.page_size() == 1) return page;
-    request.set_page_size(request.page_size() / 2);
+    if (page.ByteSizeLong() <= kListBytesMax || page.jobs_size() == 1) return page;
+    request.set_page_size(static_cast<uint32_t>(page.jobs_size()) / 2);
   }
 }
 
 grpc::ServerUnaryReactor* JobsService::Cancel(grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
                                               v1::Job* response) {
   const CallMetrics call(metrics_, "Cancel");
-  const Status checked = checkId(request->id());
-  return finishUnary(context, call, checked.ok() ? jobs_.cancel(request->id()) : StatusOr<v1::Job>(checked), response);
+  return finishUnary(context, call, jobs_.cancel(request->id()), response);
 }
 
 grpc::ServerWriteReactor<v1::Job>* JobsService::Watch(grpc::CallbackServerContext*,
                                                       const v1::WatchJobRequest* request) {
   const CallMetrics call(metrics_, "Watch");
-  if (const Status checked = checkId(request->id()); !checked.ok()) return new RefusedStream<v1::Job>(call, checked);
   std::optional<StreamLimit::Lease> lease = watches_.acquire();
   if (!lease) return new RefusedStream<v1::Job>(call, tooMany("watch streams", watches_));
   auto* reactor = new WatchReactor(std::move(*lease), call, metrics_.watch_skipped);
@@ -98,7 +91,6 @@ grpc::ServerWriteReactor<v1::DownloadChunk>* JobsService::Download(grpc::Callbac
                                                                    const v1::DownloadRequest* request) {
   using Refused = RefusedStream<v1::DownloadChunk>;
   const CallMetrics call(metrics_, "Download");
-  if (const Status checked = checkId(request->id()); !checked.ok()) return new Refused(call, checked);
   std::optional<StreamLimit::Lease> lease = downloads_.acquire();
   if (!lease) return new Refused(call, tooMany("download streams", downloads_));
   StatusOr<supervisor::ResultFile> file = jobs_.openResult(request->id());
@@ -117,8 +109,7 @@ grpc::ServerWriteReactor<v1::DownloadChunk>* JobsService::Download(grpc::Callbac
 grpc::ServerUnaryReactor* JobsService::Delete(grpc::CallbackServerContext* context, const v1::DeleteJobRequest* request,
                                               v1::DeleteJobResponse* response) {
   const CallMetrics call(metrics_, "Delete");
-  Status status = checkId(request->id());
-  if (status.ok()) status = jobs_.remove(request->id());
+  const Status status = jobs_.remove(request->id());
   StatusOr<v1::DeleteJobResponse> result{v1::DeleteJobResponse()};
   if (!status.ok()) result = status;
   return finishUnary(context, call, std::move(result), response);

@@ -40,6 +40,8 @@ class SpoolOutputFactory final : public OutputFactory {
 
   // Outputs whose thread or process still lives.
   uint64_t running() const { return gate_.inFlight(); }
+  // Of finished results in the spool.
+  uint64_t spoolBytes() const { return spool_->bytes(); }
 
  private:
   class Handle;

@@ -70,16 +70,12 @@ WorkerMetrics::WorkerMetrics(Registry& registry)
       model_weights(registry.gauges("latentd_model_weight_bytes", "Weights held by a group, all ranks.", "group")) {}
 
 EncoderMetrics::EncoderMetrics(Registry& registry)
-    : frames(registry.counter("latentd_frames_total", "Frames written by last stages.")),
+    : frames(registry.counter("latentd_frames_total", "Frames in finished results.")),
       encode(
-          registry.histograms("latentd_encode_seconds", "First frame to the complete file.", stageBuckets(), "format")),
-      failures(
-          registry.counters("latentd_encoder_failures_total", "Outputs that ended in an error, by reason.", "reason")),
+          registry.histograms("latentd_encode_seconds", "Last frame to the complete file.", stageBuckets(), "format")),
+      failures(registry.counters("latentd_encoder_failures_total", "Outputs that failed, by status code.", "reason")),
       spool_bytes(registry.gauge("latentd_spool_bytes", "Size of the kept results.")),
-      spool_bytes_max(registry.gauge("latentd_spool_max_bytes", "Configured bound of the kept results.")),
-      spool_files(registry.gauge("latentd_spool_files", "Kept results.")),
-      spool_removed(
-          registry.counters("latentd_spool_removed_total", "Results removed from the spool, by reason.", "reason")) {}
+      spool_bytes_max(registry.gauge("latentd_spool_max_bytes", "Configured bound of the kept results.")) {}
 
 ApiMetrics::ApiMetrics(Registry& registry)
     : requests(registry.counters("latentd_grpc_requests_total", "Finished calls of the public API, by status code.",

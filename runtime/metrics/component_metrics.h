@@ -59,13 +59,11 @@ struct WorkerMetrics {
 struct EncoderMetrics {
   explicit EncoderMetrics(Registry& registry);
 
-  Counter& frames;            // frames_total: written by last stages
-  Histograms<1> encode;       // encode_seconds{format}: first frame to complete file
-  Counters<1> failures;       // encoder_failures_total{reason}: exit, signal, disk, protocol, unavailable
-  Gauge& spool_bytes;         // spool_bytes
-  Gauge& spool_bytes_max;     // spool_max_bytes
-  Gauge& spool_files;         // spool_files
-  Counters<1> spool_removed;  // spool_removed_total{reason}: retention, space, deleted
+  Counter& frames;         // frames_total: in finished results
+  Histograms<1> encode;    // encode_seconds{format}: last frame to the complete file
+  Counters<1> failures;    // encoder_failures_total{reason}: reason is the status code's name
+  Gauge& spool_bytes;      // spool_bytes
+  Gauge& spool_bytes_max;  // spool_max_bytes
 };
 
 // The public port.

@@ -18,6 +18,10 @@ prometheus::Family<Histogram>& Registry::addHistogram(const std::string& name, c
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_);
 }
 
-std::string Registry::expose() const { return prometheus::TextSerializer().Serialize(registry_.Collect()); }
+std::string Registry::expose() const {
+  for (const auto& refresh : refreshers_)
+    refresh();
+  return prometheus::TextSerializer().Serialize(registry_.Collect());
+}
 
 }  // namespace latentd::metrics

@@ -3,8 +3,10 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <prometheus/counter.h>
@@ -83,8 +85,11 @@ class Registry {
     return histograms(name, help, buckets).with();
   }
 
-  // Prometheus' text format, version 0.0.4.
+  // Prometheus' text format, version 0.0.4. Calls the refreshers first.
   std::string expose() const;
+  // For gauges of values that change by themselves: `refresh` sets them when somebody looks. Before anyone does; what
+  // it uses lives as long as expose() may be called.
+  void beforeExpose(std::function<void()> refresh) { refreshers_.push_back(std::move(refresh)); }
 
  private:
   prometheus::Family<Counter>& addCounter(const std::string& name, const std::string& help);
@@ -92,6 +97,7 @@ class Registry {
   prometheus::Family<Histogram>& addHistogram(const std::string& name, const std::string& help);
 
   prometheus::Registry registry_;
+  std::vector<std::function<void()>> refreshers_;
 };
 
 }  // namespace latentd::metrics

@@ -11,6 +11,8 @@
 namespace latentd::testing {
 namespace {
 
+constexpr uint32_t kPageSizeDefault = 50;
+
 bool ended(v1::JobState state) {
   return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
 }
@@ -139,10 +141,11 @@ StatusOr<v1::Job> FakeJobService::get(const JobId& id) {
 StatusOr<v1::ListJobsResponse> FakeJobService::list(const v1::ListJobsRequest& request) {
   MutexLock held(mutex_);
   v1::ListJobsResponse page;
+  const uint32_t page_size = request.page_size() == 0 ? kPageSizeDefault : request.page_size();
   bool started = request.page_token().empty();
   for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
     if (started && matches(entry->job, request)) {
-      if (static_cast<uint32_t>(page.jobs_size()) == request.page_size()) {
+      if (static_cast<uint32_t>(page.jobs_size()) == page_size) {
         page.set_next_page_token(page.jobs(page.jobs_size() - 1).id());
         return page;
       }

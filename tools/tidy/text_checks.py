@@ -17,7 +17,7 @@ LAYERS = {
     "runtime/cuda": ["runtime/base"],
     "runtime/config": ["runtime/base", "proto"],
     "runtime/metrics": ["runtime/base"],
-    "runtime/media": ["runtime/base", "proto"],
+    "runtime/media": ["runtime/base", "runtime/metrics", "proto"],
     "runtime/api": ["runtime/base", "runtime/metrics", "runtime/supervisor/job_service.h", "proto"],
     "runtime/supervisor": ["runtime/base", "runtime/config", "runtime/media", "runtime/metrics", "proto"],
     "runtime/worker": ["runtime/base", "runtime/cuda", "runtime/media", "channel", "mesh", "stages", "proto"],

@@ -1,5 +1,6 @@
 #include "runtime/media/metered_outputs.h"
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>

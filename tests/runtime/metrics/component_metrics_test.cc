@@ -47,8 +47,7 @@ struct AllMetrics {
     for (auto* family : {&worker.model_load, &worker.warm_up, &worker.model_weights})
       family->with("denoise").Set(4);
     encoder.encode.with("mp4").Observe(1);
-    encoder.failures.with("signal").Increment();
-    encoder.spool_removed.with("retention").Increment();
+    encoder.failures.with("UNAVAILABLE").Increment();
     api.requests.with("Submit", "OK").Increment();
     api.duration.with("Submit").Observe(1e-3);
   }
@@ -110,6 +109,16 @@ TEST_CASE("metrics: the same label values are the same metric", "[metrics]") {
   edge.slots_discarded.with("a->b", "failed").Increment();
   CHECK(edge.slots_discarded.with("a->b", "cancelled").Value() == 2);
   CHECK(edge.slots_discarded.with("a->b", "failed").Value() == 1);
+}
+
+TEST_CASE("metrics: what changes by itself is read when somebody looks", "[metrics]") {
+  Registry registry;
+  EncoderMetrics encoder(registry);
+  double bytes = 1;
+  registry.beforeExpose([&] { encoder.spool_bytes.Set(bytes); });
+  CHECK(registry.expose().find("latentd_spool_bytes 1\n") != std::string::npos);
+  bytes = 2;
+  CHECK(registry.expose().find("latentd_spool_bytes 2\n") != std::string::npos);
 }
 
 TEST_CASE("metrics: promtool finds nothing to say", "[metrics]") {
