@@ -8,29 +8,19 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/manual_clock.h"
 
 namespace latentd {
 namespace {
 
 using std::chrono::milliseconds;
 
-// Time that moves when the test says so.
-class StoppedClock final : public Clock {
- public:
-  TimePoint now() const override { return now_; }
-  WallTime wallNow() const override { return {}; }
-  void advance(Duration by) { now_ += by; }
-
- private:
-  TimePoint now_{};
-};
-
 constexpr std::chrono::seconds kPatience{20};
 
 }  // namespace
 
 TEST_CASE("event loop: timers run in order of their time, by the injected clock", "[base]") {
-  StoppedClock clock;
+  testing::ManualClock clock;
   EventLoop loop(clock);
   std::vector<int> order;
   loop.addTimer(clock.now() + milliseconds(20), [&] { order.push_back(2); });
@@ -45,6 +35,24 @@ TEST_CASE("event loop: timers run in order of their time, by the injected clock"
   clock.advance(milliseconds(100));
   loop.runOnce(milliseconds(0));
   CHECK(order == std::vector<int>{1, 2});
+}
+
+TEST_CASE("event loop: a timer that is always late keeps nothing from its turn", "[base]") {
+  testing::ManualClock clock;
+  EventLoop loop(clock);
+  int late = 0;
+  std::function<void()> again = [&] {
+    ++late;
+    loop.addTimer(clock.now() - milliseconds(1), again);
+  };
+  again();
+  bool posted = false;
+  loop.post([&] { posted = true; });
+  loop.runOnce(milliseconds(0));
+  CHECK(late == 2);
+  CHECK(posted);
+  loop.runOnce(milliseconds(0));
+  CHECK(late == 3);
 }
 
 TEST_CASE("event loop: posted tasks run on the home thread, all of them before the end", "[base]") {
