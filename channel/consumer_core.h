@@ -59,6 +59,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
     PoolLayout layout;
     std::shared_ptr<ImportedPool> pool;  // null while `status` says why; owners: this, and borrowed artifacts
     Status status;
+    bool requested = false;  // it was asked for again, and has not come yet
   };
 
   struct Source {

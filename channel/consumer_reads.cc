@@ -72,9 +72,12 @@ StatusOr<std::shared_ptr<ImportedPool>> ConsumerCore::poolOf(Claim& claim, size_
   Mapped& mapped = sources_[rank].pools.at(part.slot->row.value);
   if (mapped.pool == nullptr) {
     // Its descriptor was lost for want of a free one, or there was no memory: ask again, for the next number.
-    v1::Message message = newMessage();
-    message.mutable_pool_request()->set_profile(part.slot->row.value);
-    sendTo(sources_[rank], message);
+    if (!mapped.requested) {
+      v1::Message message = newMessage();
+      message.mutable_pool_request()->set_profile(part.slot->row.value);
+      sendTo(sources_[rank], message);
+      mapped.requested = true;
+    }
     return mapped.status;
   }
   return mapped.pool;
