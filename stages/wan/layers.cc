@@ -68,7 +68,8 @@ at::Tensor scaledNorm(const at::Tensor& x, const at::Tensor& scale, const at::Te
 }
 
 at::Tensor gatedSum(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {
-  return x.to(at::kFloat).addcmul_(y.to(at::kFloat), gate).to(x.scalar_type());
+  // Not addcmul, which does not round the product.
+  return x.to(at::kFloat).add_(y.to(at::kFloat).mul(gate)).to(x.scalar_type());
 }
 
 at::Tensor sinusoid(const at::Tensor& timesteps, int64_t dim) {

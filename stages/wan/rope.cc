@@ -3,6 +3,9 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/complex.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/imag.h>
+#include <ATen/ops/real.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 
@@ -58,8 +61,17 @@ at::Tensor RopeTable::rotation(const Grid& grid) const {
 }
 
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& rotation) {
-  const at::Tensor pairs = x.to(at::kFloat).unflatten(-1, {-1, 2});
-  return at::view_as_real(at::view_as_complex(pairs).mul_(rotation)).flatten(-2).to(x.scalar_type());
+  const at::Tensor pairs = x.unflatten(-1, {-1, 2});
+  if (x.scalar_type() == at::kFloat) {
+    return at::view_as_real(at::view_as_complex(pairs).mul_(rotation)).flatten(-2);
+  }
+  const at::Tensor cosine = at::real(rotation);
+  const at::Tensor sine = at::imag(rotation);
+  const at::Tensor first = pairs.select(-1, 0);
+  const at::Tensor second = pairs.select(-1, 1);
+  return at::stack({first.mul(cosine).sub(second.mul(sine)), first.mul(sine).add(second.mul(cosine))}, -1)
+      .flatten(-2)
+      .to(x.scalar_type());
 }
 
 }  // namespace latentd::stages::wan

@@ -32,7 +32,7 @@ class RopeTable {
 };
 
 // x: [B, S, heads, head_dim], contiguous; turns adjacent pairs by rotation [S, 1, head_dim / 2]. Float32 is turned in
-// place; other types are turned in float32 and rounded once.
+// place, as complex numbers; other types with the reference's own products in float32, rounded once at the end.
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& rotation);
 
 }  // namespace latentd::stages::wan

@@ -1,6 +1,8 @@
 #include "stages/wan/transformer.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/conv3d.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 
@@ -52,7 +54,7 @@ void WanTransformer::loadWeights(WeightReader& reader) {
 
   const at::Tensor kernel = loader.take("patch_embedding.weight", {dim, config_.in_channels, config_.patch_size[0],
                                                                    config_.patch_size[1], config_.patch_size[2]});
-  patch_embedding_ = {kernel.defined() ? kernel.flatten(1) : kernel, loader.take("patch_embedding.bias", {dim})};
+  patch_embedding_ = {kernel, loader.take("patch_embedding.bias", {dim})};
 
   const LayerLoader condition = loader.child("condition_embedder");
   time_up_ = Linear::load(condition.inFloat32().child("time_embedder.linear_1"), dim, config_.freq_dim);
@@ -94,14 +96,21 @@ Grid WanTransformer::grid(at::IntArrayRef latents) const {
   return {latents[2] / config_.patch_size[0], latents[3] / config_.patch_size[1], latents[4] / config_.patch_size[2]};
 }
 
-// [B, C, F, H, W] -> [B, tokens, C * patch]
-at::Tensor WanTransformer::patchify(const at::Tensor& latents) const {
-  const Grid patches = grid(latents.sizes());
+// [B, C, F, H, W] -> [B, tokens, dim]
+at::Tensor WanTransformer::embedPatches(const at::Tensor& latents) const {
+  const at::Tensor input = latents.to(device_, dtype_);
+  const auto& [kernel, bias] = patch_embedding_;
+  if (dtype_ != at::kFloat) {
+    return at::conv3d(input, kernel, bias, config_.patch_size).flatten(2).transpose(1, 2).contiguous();
+  }
+  // The same as a product: torch's float32 convolution takes a slow path for sizes like these.
+  const Grid patches = grid(input.sizes());
   const auto& [t, h, w] = config_.patch_size;
-  return latents.to(device_, dtype_)
-      .reshape({latents.size(0), latents.size(1), patches[0], t, patches[1], h, patches[2], w})
-      .permute({0, 2, 4, 6, 1, 3, 5, 7})
-      .reshape({latents.size(0), patches[0] * patches[1] * patches[2], latents.size(1) * config_.patchVolume()});
+  const at::Tensor rows =
+      input.reshape({input.size(0), input.size(1), patches[0], t, patches[1], h, patches[2], w})
+          .permute({0, 2, 4, 6, 1, 3, 5, 7})
+          .reshape({input.size(0), patches[0] * patches[1] * patches[2], input.size(1) * config_.patchVolume()});
+  return at::linear(rows, kernel.flatten(1), bias);
 }
 
 // [B, tokens, patch * C], channels innermost -> [B, C, F, H, W]
@@ -120,7 +129,7 @@ at::Tensor WanTransformer::forward(const at::Tensor& latents, const at::Tensor& 
   const at::Tensor modulation =
       time_modulation_(at::silu(time)).to(at::kFloat).unflatten(-1, {kModulationRows, config_.dim()});
 
-  at::Tensor x = patch_embedding_(patchify(latents));
+  at::Tensor x = embedPatches(latents);
   for (size_t i = 0; i < blocks_.size(); ++i) {
     x = blocks_[i].forward(std::move(x), {.modulation = modulation,
                                           .rotation = rotation,

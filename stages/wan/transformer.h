@@ -60,7 +60,7 @@ class WanTransformer {
   WanTransformer(const TransformerConfig& config, const LoadOptions& options);
 
   void loadWeights(WeightReader& reader);
-  at::Tensor patchify(const at::Tensor& latents) const;
+  at::Tensor embedPatches(const at::Tensor& latents) const;
   at::Tensor unpatchify(const at::Tensor& tokens, const Grid& grid) const;
 
   TransformerConfig config_;
@@ -69,7 +69,7 @@ class WanTransformer {
   RopeTable rope_;
   uint64_t weight_bytes_ = 0;
 
-  Linear patch_embedding_;  // a convolution whose stride is its kernel
+  Linear patch_embedding_;  // a convolution, [dim, C, patch...], whose stride is its kernel
   Linear time_up_;          // float32
   Linear time_down_;        // float32
   Linear time_modulation_;
