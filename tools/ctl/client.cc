@@ -70,8 +70,13 @@ ExitCode Client::exitCodeOf(const grpc::Status& status) const {
   }
 }
 
-ExitCode Client::fail(const grpc::Status& status) const {
-  const ExitCode code = exitCodeOf(status);
+ExitCode Client::failStream(const grpc::Status& status) const {
+  const bool broken =
+      status.error_code() == grpc::StatusCode::UNAVAILABLE || status.error_code() == grpc::StatusCode::CANCELLED;
+  return fail(status, broken ? ExitCode::kUnreachable : exitCodeOf(status));
+}
+
+ExitCode Client::fail(const grpc::Status& status, ExitCode code) const {
   std::string message = status.error_message();
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     message = "the daemon at " + options_.endpoint + " did not answer within " +

@@ -41,12 +41,15 @@ class Client {
   }
 
   // Says on standard error what went wrong and what to do, and returns the exit code of it.
-  ExitCode fail(const grpc::Status& status) const;
+  ExitCode fail(const grpc::Status& status) const { return fail(status, exitCodeOf(status)); }
+  // The same for a stream, which the daemon itself ends early only with its own end.
+  ExitCode failStream(const grpc::Status& status) const;
   // The same for an error of our own.
   ExitCode fail(ExitCode code, const std::string& message) const;
   const GlobalOptions& options() const { return options_; }
 
  private:
+  ExitCode fail(const grpc::Status& status, ExitCode code) const;
   bool connected() const;
   ExitCode exitCodeOf(const grpc::Status& status) const;
 

@@ -40,10 +40,11 @@ class CommandLine {
     global_.endpoint = endpoint;
     app_.require_subcommand(1);
     app_.fallthrough();
-    app_.add_option("--endpoint", global_.endpoint, "HOST:PORT of the daemon")->capture_default_str();
+    app_.add_option("--endpoint", global_.endpoint, "The daemon")->type_name("HOST:PORT")->capture_default_str();
     app_.add_flag("--json", global_.json, "Print JSON for programs");
-    app_.add_option("--timeout", global_.timeout_seconds, "Seconds to wait for an answer of the daemon")
-        ->check(CLI::Range(0.1, 3600.0))
+    app_.add_option("--timeout", global_.timeout_seconds, "How long to wait for an answer of the daemon")
+        ->check(CLI::Range(0.1, 3600.0).description(""))
+        ->type_name("SECONDS")
         ->capture_default_str();
     app_.footer(std::string(kExamples) + kExitCodeHelp);
     addSubmit();
@@ -72,10 +73,10 @@ class CommandLine {
   // "90", "90s", "10m", "1h", "500ms".
   static void addDuration(CLI::App* command, const std::string& name, std::optional<double>& seconds,
                           const std::string& description) {
+    CLI::AsNumberWithUnit units(std::map<std::string, double>{{"ms", 0.001}, {"s", 1}, {"m", 60}, {"h", 3600}},
+                                CLI::AsNumberWithUnit::CASE_SENSITIVE);
     command->add_option(name, seconds, description + ", such as 90s, 10m or 1h")
-        ->transform(
-            CLI::AsNumberWithUnit(std::map<std::string, double>{{"ms", 0.001}, {"s", 1}, {"m", 60}, {"h", 3600}},
-                                  CLI::AsNumberWithUnit::CASE_SENSITIVE))
+        ->transform(units.description(""))
         ->type_name("DURATION");
   }
 
@@ -118,11 +119,11 @@ class CommandLine {
 void CommandLine::addSubmit() {
   CLI::App* submit = command("submit", "Queue a video, follow it and write it to a file",
                              [this] { return runSubmit(global_, submit_); });
-  CLI::Option_group* prompt = submit->add_option_group("prompt", "exactly one of these");
-  prompt->add_option("--prompt", submit_.prompt, "What to show; - reads standard input")->type_name("TEXT");
-  prompt->add_option("--prompt-file", submit_.prompt_file, "A file with the prompt; - reads standard input")
-      ->type_name("FILE");
-  prompt->require_option(1);
+  CLI::Option* prompt =
+      submit->add_option("--prompt", submit_.prompt, "What to show; - reads standard input")->type_name("TEXT");
+  submit->add_option("--prompt-file", submit_.prompt_file, "Instead of --prompt: a file with it")
+      ->type_name("FILE")
+      ->excludes(prompt);
   submit->add_option("--negative-prompt", submit_.negative_prompt, "What to avoid")->type_name("TEXT");
   addCount(submit, "--frames", submit_.frames, "Frames of the video");
   submit->add_option("--size", submit_.size, "Pixels, such as 832x480")->type_name("WxH");
@@ -131,7 +132,9 @@ void CommandLine::addSubmit() {
   addCount(submit, "--seed", submit_.seed, "Seed of the noise; absent: a random one, which is told");
   submit->add_option("--fps", submit_.fps, "Frames a second of the written video")->type_name("X");
   submit->add_option("--flow-shift", submit_.flow_shift, "Shift of the noise schedule")->type_name("X");
-  submit->add_option("--priority", submit_.priority, "-100 to 100; higher first")->check(CLI::Range(-100, 100));
+  submit->add_option("--priority", submit_.priority, "-100 to 100; higher first")
+      ->check(CLI::Range(-100, 100).description(""))
+      ->type_name("N");
   addDuration(submit, "--deadline", submit_.deadline_seconds, "Fail the job if it takes longer");
   addDuration(submit, "--stall-timeout", submit_.stall_timeout_seconds, "Fail the job if a stage makes no progress");
   submit->add_option("-o,--output", submit_.output, "File to write, - for standard output; default ID.FORMAT")

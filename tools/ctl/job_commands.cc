@@ -112,7 +112,7 @@ ExitCode runWatch(const GlobalOptions& global, const std::string& id) {
         std::fflush(stdout);
       },
       &job);
-  if (!status.ok()) return client.fail(status);
+  if (!status.ok()) return client.failStream(status);
   if (job.state() == v1::JOB_STATE_SUCCEEDED) {
     if (!global.json) print("job " + id + " succeeded: `latentctl download " + id + "` fetches the result\n");
     return ExitCode::kOk;
@@ -182,7 +182,7 @@ ExitCode runDownload(const GlobalOptions& global, const DownloadOptions& options
   if (slot.isCut() && !outcome.remote.ok()) return exitCodeOfSignal(signal_number);
   if (outcome.local.ok() && outcome.remote.ok()) outcome.local = output->commit();
   if (!outcome.local.ok()) return client.fail(ExitCode::kLocalFile, messageOf(outcome.local));
-  if (!outcome.remote.ok()) return client.fail(outcome.remote);
+  if (!outcome.remote.ok()) return client.failStream(outcome.remote);
   if (global.json) {
     std::fputs(toJson(job, true).c_str(), output->isStdout() ? stderr : stdout);
   } else if (!output->isStdout()) {

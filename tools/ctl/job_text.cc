@@ -12,15 +12,15 @@ namespace {
 
 constexpr size_t kPromptColumns = 40;  // keeps a row of a list within 120 columns
 
-// The stage that runs, with its steps; else what there is to say.
+// What there is to say: the stage that runs, or did when the job ended, with its steps.
 std::string progressOf(const v1::Job& job) {
   if (job.state() == v1::JOB_STATE_QUEUED) return fmt::format("position {}", job.queue_position());
   if (job.state() == v1::JOB_STATE_FAILED) return statusCodeName(job.error().code());
   if (job.state() == v1::JOB_STATE_SUCCEEDED) return formatBytes(job.result_bytes());
-  for (auto stage = job.stages().rbegin(); stage != job.stages().rend(); ++stage) {
-    if (!stage->has_start_time()) continue;
-    return stage->steps() == 0 ? stage->stage()
-                               : fmt::format("{} {}/{}", stage->stage(), stage->step(), stage->steps());
+  for (int i = job.stages_size() - 1; i >= 0; --i) {
+    const v1::StageProgress& stage = job.stages(i);
+    if (!stage.has_start_time() || waitsForInput(job, i)) continue;
+    return stage.steps() == 0 ? stage.stage() : fmt::format("{} {}/{}", stage.stage(), stage.step(), stage.steps());
   }
   return "-";
 }

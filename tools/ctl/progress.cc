@@ -50,8 +50,8 @@ class LiveProgress final : public Progress {
     lines_.clear();
     if (job.state() == v1::JOB_STATE_QUEUED)
       lines_.push_back(fmt::format("queued    position {}", job.queue_position()));
-    for (const v1::StageProgress& stage : job.stages()) {
-      if (stage.has_start_time()) lines_.push_back(stageLine(job, stage));
+    for (int i = 0; i < job.stages_size(); ++i) {
+      if (job.stages(i).has_start_time() && !waitsForInput(job, i)) lines_.push_back(stageLine(job, i));
     }
     if (job.state() == v1::JOB_STATE_CANCELLING) lines_.push_back("cancelling: the stage stops at its next step");
     redraw();
@@ -65,8 +65,9 @@ class LiveProgress final : public Progress {
   }
 
  private:
-  static std::string stageLine(const v1::Job& job, const v1::StageProgress& stage) {
-    const double elapsed = elapsedSeconds(stage);
+  static std::string stageLine(const v1::Job& job, int index) {
+    const v1::StageProgress& stage = job.stages(index);
+    const double elapsed = workSeconds(job, index);
     if (!runs(stage)) return fmt::format("{:<9} done in {}", stage.stage(), formatSeconds(elapsed));
     if (stage.steps() == 0) return fmt::format("{:<9} running for {}", stage.stage(), formatSeconds(elapsed));
     std::string line =
@@ -114,8 +115,8 @@ class PlainProgress final : public Progress {
       position_ = job.queue_position();
       print(fmt::format("queued: position {}", position_));
     }
-    for (const v1::StageProgress& stage : job.stages())
-      showStage(job, stage);
+    for (int i = 0; i < job.stages_size(); ++i)
+      showStage(job, i);
     if (job.state() == v1::JOB_STATE_CANCELLING && !said_cancelling_) {
       said_cancelling_ = true;
       print("cancelling: the stage stops at its next step");
@@ -134,9 +135,10 @@ class PlainProgress final : public Progress {
     uint32_t tenth = 0;
   };
 
-  void showStage(const v1::Job& job, const v1::StageProgress& stage) REQUIRES(mutex_) {
+  void showStage(const v1::Job& job, int index) REQUIRES(mutex_) {
+    const v1::StageProgress& stage = job.stages(index);
     Shown& shown = shown_[stage.stage()];
-    if (stage.has_start_time() && !shown.started) {
+    if (stage.has_start_time() && !shown.started && !waitsForInput(job, index)) {
       shown.started = true;
       print(stage.stage() + ": started");
     }
@@ -150,7 +152,7 @@ class PlainProgress final : public Progress {
     }
     if (stage.has_finish_time() && !shown.finished) {
       shown.finished = true;
-      print(stage.stage() + ": done in " + formatSeconds(elapsedSeconds(stage)));
+      print(stage.stage() + ": done in " + formatSeconds(workSeconds(job, index)));
     }
   }
 

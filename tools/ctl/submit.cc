@@ -178,7 +178,7 @@ ExitCode Submission::follow(v1::Job& job) {
   if (stream_.isCut()) return leave("left job " + id + ": `latentctl watch " + id + "` follows it again");
   if (!status.ok()) {
     progress_->note("lost sight of job " + id + ", which was " + stateName(job.state()));
-    return client_.fail(status);
+    return client_.failStream(status);
   }
   return ended(job);
 }
@@ -223,7 +223,7 @@ ExitCode Submission::download(const v1::Job& job) {
   if (outcome.local.ok() && outcome.remote.ok()) outcome.local = output_->commit();
   if (!outcome.local.ok()) return client_.fail(ExitCode::kLocalFile, messageOf(outcome.local) + hint);
   if (stream_.isCut()) return leave("interrupted: the result stays on the daemon" + hint);
-  if (!outcome.remote.ok()) return client_.fail(outcome.remote);
+  if (!outcome.remote.ok()) return client_.failStream(outcome.remote);
   report(job, outcome.bytes);
   return ExitCode::kOk;
 }

@@ -9,8 +9,8 @@ namespace latentd::ctl {
 
 // The flags of `submit`; absent ones are the model's defaults.
 struct SubmitOptions {
-  std::string prompt;  // "-": standard input
-  std::string prompt_file;
+  std::optional<std::string> prompt;       // "-": standard input; this or prompt_file
+  std::optional<std::string> prompt_file;  // "-" as well
   std::optional<std::string> negative_prompt;
   std::optional<uint32_t> frames;
   std::string size;  // "WxH"

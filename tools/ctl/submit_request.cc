@@ -6,11 +6,13 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <optional>
 #include <random>
 #include <string_view>
 #include <utility>
 
 #include "runtime/base/unique_fd.h"
+#include "runtime/supervisor/utf8.h"
 #include "tools/ctl/format.h"
 #include "tools/ctl/text.h"
 
@@ -35,24 +37,25 @@ StatusOr<std::string> readAll(int fd, const std::string& name) {
 }
 
 StatusOr<std::string> readPrompt(const SubmitOptions& options) {
-  if (options.prompt_file.empty() && options.prompt != "-") return options.prompt;
-  UniqueFd file;
-  int fd = STDIN_FILENO;
-  std::string name = "standard input";
-  if (!options.prompt_file.empty() && options.prompt_file != "-") {
-    name = options.prompt_file;
-    file.reset(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file.valid()) return errnoStatus(errno, "--prompt-file " + name);
-    fd = file.get();
+  if (!options.prompt && !options.prompt_file) {
+    return absl::InvalidArgumentError("--prompt: is missing; give a text, such as --prompt \"a red circle\"");
   }
-  LATENTD_ASSIGN_OR_RETURN(std::string text, readAll(fd, name));
+  const std::string source = options.prompt_file.value_or("-");
+  if (options.prompt && *options.prompt != "-") return *options.prompt;
+  UniqueFd file;
+  if (source != "-") {
+    file.reset(::open(source.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file.valid()) return errnoStatus(errno, "--prompt-file " + source);
+  }
+  LATENTD_ASSIGN_OR_RETURN(
+      std::string text, readAll(file.valid() ? file.get() : STDIN_FILENO, source == "-" ? "standard input" : source));
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r'))
     text.pop_back();
   return text;
 }
 
 Status checkUtf8(std::string_view flag, std::string_view text) {
-  const std::optional<size_t> at = invalidUtf8At(text);
+  const std::optional<size_t> at = supervisor::firstInvalidUtf8(text);
   if (!at) return absl::OkStatus();
   return absl::InvalidArgumentError(std::string(flag) + ": byte " + std::to_string(*at) +
                                     " is not valid UTF-8; convert the text (iconv -t utf-8)");

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <chrono>
 #include <cmath>
 #include <ctime>
 
@@ -20,28 +21,6 @@ std::string enumWords(std::string_view name, std::string_view prefix) {
   for (const char c : name)
     words += c == '_' ? ' ' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return words;
-}
-
-// Bytes of the UTF-8 sequence that starts here, 0 if it is none (overlong forms and surrogates included).
-size_t sequenceLength(std::string_view text) {
-  const auto byte = [&](size_t i) -> unsigned { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
-  const auto continues = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return continues(1) ? 2 : 0;
-  if (first >= 0xe0 && first <= 0xef) {
-    if (!continues(1) || !continues(2)) return 0;
-    const bool overlong = first == 0xe0 && byte(1) < 0xa0;
-    const bool surrogate = first == 0xed && byte(1) >= 0xa0;
-    return overlong || surrogate ? 0 : 3;
-  }
-  if (first >= 0xf0 && first <= 0xf4) {
-    if (!continues(1) || !continues(2) || !continues(3)) return 0;
-    const bool overlong = first == 0xf0 && byte(1) < 0x90;
-    const bool beyond = first == 0xf4 && byte(1) >= 0x90;
-    return overlong || beyond ? 0 : 4;
-  }
-  return 0;
 }
 
 size_t characters(std::string_view text) {
@@ -112,6 +91,25 @@ double elapsedSeconds(const v1::StageProgress& stage) {
   return std::max(0.0, end - toSeconds(stage.start_time()));
 }
 
+bool waitsForInput(const v1::Job& job, int stage) {
+  if (job.stages(stage).step() > 0) return false;
+  const auto end = job.stages().begin() + stage;
+  return std::any_of(job.stages().begin(), end,
+                     [](const v1::StageProgress& before) { return !before.has_finish_time(); });
+}
+
+double workSeconds(const v1::Job& job, int stage) {
+  const v1::StageProgress& self = job.stages(stage);
+  double seconds = elapsedSeconds(self);
+  for (int i = 0; i < stage; ++i) {
+    const v1::StageProgress& before = job.stages(i);
+    if (!before.has_finish_time()) continue;
+    const double waited = toSeconds(before.finish_time()) - toSeconds(self.start_time());
+    seconds = std::min(seconds, std::max(0.0, elapsedSeconds(self) - std::max(0.0, waited)));
+  }
+  return seconds;
+}
+
 std::string describeParameters(const v1::JobParameters& parameters) {
   return fmt::format("{} frames, {}x{}, {} steps, guidance {}, seed {}, {} fps", parameters.frames(),
                      parameters.width(), parameters.height(), parameters.steps(),
@@ -129,15 +127,6 @@ std::string oneLine(std::string_view text, size_t columns) {
     line += code < 0x20 || code == 0x7f ? ' ' : c;
   }
   return cut && columns > 3 ? line + "..." : line;
-}
-
-std::optional<size_t> invalidUtf8At(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = sequenceLength(text.substr(at));
-    if (length == 0) return at;
-    at += length;
-  }
-  return std::nullopt;
 }
 
 std::string formatTable(const std::vector<std::vector<std::string>>& rows) {

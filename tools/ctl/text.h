@@ -1,7 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,15 +26,16 @@ double toSeconds(const google::protobuf::Timestamp& time);
 google::protobuf::Duration toDuration(double seconds);
 // Start to finish, or to now while it runs.
 double elapsedSeconds(const v1::StageProgress& stage);
+// A stage is dispatched before its inputs exist: it waits while one before it still runs.
+bool waitsForInput(const v1::Job& job, int stage);
+// Its elapsed seconds without the time in which one before it still ran.
+double workSeconds(const v1::Job& job, int stage);
 
 // "17 frames, 128x128, 16 steps, guidance 2.5, seed 42, 8 fps".
 std::string describeParameters(const v1::JobParameters& parameters);
 
 // One line of at most `columns` characters; control characters become blanks, and a cut shows as "...".
 std::string oneLine(std::string_view text, size_t columns);
-
-// The first byte that is not part of valid UTF-8.
-std::optional<size_t> invalidUtf8At(std::string_view text);
 
 // Left-aligned columns, two blanks apart; the first row is the heading.
 std::string formatTable(const std::vector<std::vector<std::string>>& rows);

@@ -12,11 +12,11 @@ using namespace std::chrono_literals;
 
 TEST_CASE("latentctl: list shows an aligned table, filters and limits", "[latentctl]") {
   CtlFixture fixture;
-  const std::string done = fixture.detach("a finished job\nwith two lines");
+  const std::string done = fixture.leave("a finished job\nwith two lines");
   REQUIRE(fixture.becomes(done, "JOB_STATE_SUCCEEDED"));
-  const std::string failed = fixture.detach("fail");
+  const std::string failed = fixture.leave("fail");
   REQUIRE(fixture.becomes(failed, "JOB_STATE_FAILED"));
-  const std::string waiting = fixture.detach("wait");
+  const std::string waiting = fixture.leave("wait");
 
   const CtlResult table = fixture.run({"list"});
   CHECK(table.code == 0);
@@ -48,7 +48,7 @@ TEST_CASE("latentctl: list shows an aligned table, filters and limits", "[latent
 TEST_CASE("latentctl: list --limit 0 gathers all pages", "[latentctl]") {
   CtlFixture fixture;
   for (int i = 0; i < 60; ++i)
-    fixture.detach("wait");
+    fixture.leave("wait");
   CHECK(fixture.run({"--json", "list"}).json()["jobs"].size() == 50);
   CHECK(fixture.run({"--json", "list", "--limit", "0"}).json()["jobs"].size() == 60);
   CHECK(fixture.run({"--json", "list", "--limit", "55"}).json()["jobs"].size() == 55);
@@ -56,7 +56,7 @@ TEST_CASE("latentctl: list --limit 0 gathers all pages", "[latentctl]") {
 
 TEST_CASE("latentctl: --json is the API's messages with their field names", "[latentctl]") {
   CtlFixture fixture;
-  const std::string id = fixture.detach("a red circle");
+  const std::string id = fixture.leave("a red circle");
   REQUIRE(fixture.becomes(id, "JOB_STATE_SUCCEEDED"));
   const nlohmann::json job = fixture.run({"get", id, "--json"}).json();
   for (const char* field : {"id", "state", "parameters", "priority", "queue_position", "stages", "transfers",
@@ -71,7 +71,7 @@ TEST_CASE("latentctl: --json is the API's messages with their field names", "[la
   CHECK(fixture.run({"--json", "topology"}).json()["groups"].size() == 3);
   CHECK(fixture.run({"--json", "edges"}).json()["edges"][0]["transport"] == "shm");
   CHECK(fixture.run({"--json", "version"}).json()["daemon"]["api"] == "latentd.v1");
-  CHECK(fixture.run({"--json", "cancel", fixture.detach("wait")}).json()["state"] == "JOB_STATE_CANCELLED");
+  CHECK(fixture.run({"--json", "cancel", fixture.leave("wait")}).json()["state"] == "JOB_STATE_CANCELLED");
   CHECK(fixture.run({"--json", "delete", id}).json()["id"] == id);
   CHECK(fixture.run({"--json", "drain"}).json()["jobs_left"] == 0);
 
@@ -83,7 +83,7 @@ TEST_CASE("latentctl: --json is the API's messages with their field names", "[la
 
 TEST_CASE("latentctl: get, topology, edges and version read well", "[latentctl]") {
   CtlFixture fixture;
-  const std::string id = fixture.detach("a red circle");
+  const std::string id = fixture.leave("a red circle");
   REQUIRE(fixture.becomes(id, "JOB_STATE_SUCCEEDED"));
   const CtlResult job = fixture.run({"get", id});
   CHECK(contains(job.output, "state            succeeded"));
@@ -101,14 +101,14 @@ TEST_CASE("latentctl: get, topology, edges and version read well", "[latentctl]"
 
 TEST_CASE("latentctl: watch ends with the job's outcome", "[latentctl]") {
   CtlFixture fixture;
-  const CtlResult good = fixture.run({"watch", fixture.detach("fine")});
+  const CtlResult good = fixture.run({"watch", fixture.leave("fine")});
   CHECK(good.code == 0);
   CHECK(contains(good.output, "succeeded"));
-  const CtlResult failed = fixture.run({"watch", fixture.detach("fail")});
+  const CtlResult failed = fixture.run({"watch", fixture.leave("fail")});
   CHECK(failed.code == 1);
   CHECK(contains(failed.error, "killed by SIGKILL"));
 
-  const std::string held = fixture.detach("hold");
+  const std::string held = fixture.leave("hold");
   RunningProgram program(fixture.command({"--json", "watch", held}), fixture.options());
   REQUIRE(program.waitForText("JOB_STATE_RUNNING"));
   CHECK(fixture.run({"cancel", held}).code == 0);
@@ -122,7 +122,7 @@ TEST_CASE("latentctl: watch ends with the job's outcome", "[latentctl]") {
 
 TEST_CASE("latentctl: download writes a file whole or not at all", "[latentctl]") {
   CtlFixture fixture;
-  const std::string id = fixture.detach("fine");
+  const std::string id = fixture.leave("fine");
   REQUIRE(fixture.becomes(id, "JOB_STATE_SUCCEEDED"));
   CHECK(fixture.run({"download", id}).code == 0);
   CHECK((fixture.read(id + ".mp4") == ScriptedJobs::resultContent()));
@@ -130,9 +130,9 @@ TEST_CASE("latentctl: download writes a file whole or not at all", "[latentctl]"
   CHECK(fixture.run({"download", id, "-o", "/dev/null"}).code == 0);
   CHECK(std::filesystem::is_character_file("/dev/null"));
 
-  const CtlResult running = fixture.run({"download", fixture.detach("hold"), "-o", "none.mp4"});
+  const CtlResult running = fixture.run({"download", fixture.leave("hold"), "-o", "none.mp4"});
   CHECK(running.code == 6);
-  const std::string broken = fixture.detach("short");
+  const std::string broken = fixture.leave("short");
   REQUIRE(fixture.becomes(broken, "JOB_STATE_SUCCEEDED"));
   CHECK(fixture.run({"download", broken, "-o", "none.mp4"}).code == 8);
   CHECK(fixture.run({"download", id, "-o", "missing/none.mp4"}).code == 7);
@@ -141,7 +141,7 @@ TEST_CASE("latentctl: download writes a file whole or not at all", "[latentctl]"
 
 TEST_CASE("latentctl: refusals have codes of their own", "[latentctl]") {
   CtlFixture fixture;
-  const std::string held = fixture.detach("hold");
+  const std::string held = fixture.leave("hold");
   REQUIRE(fixture.becomes(held, "JOB_STATE_RUNNING"));
   CHECK(fixture.run({"delete", held}).code == 6);
   CHECK(fixture.run({"watch", "nobody"}).code == 5);
@@ -158,7 +158,7 @@ TEST_CASE("latentctl: refusals have codes of their own", "[latentctl]") {
 TEST_CASE("latentctl: a full queue is a refusal", "[latentctl]") {
   CtlFixture fixture;
   for (int i = 0; i < 200; ++i)
-    fixture.detach("wait");
+    fixture.leave("wait");
   const CtlResult result = fixture.run({"submit", "--prompt", "wait"});
   CHECK(result.code == 6);
   CHECK(contains(result.error, "the queue is full"));
@@ -184,7 +184,7 @@ TEST_CASE("latentctl: no daemon is said at once, with what to do", "[latentctl]"
 
 TEST_CASE("latentctl: a daemon that is stopped does not hang it", "[latentctl]") {
   CtlFixture fixture;
-  fixture.detach("hold");
+  fixture.leave("hold");
   fixture.daemon.signal(SIGSTOP);
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"list"}, {"watch", "job1"}, {"submit", "--prompt", "x"}}) {

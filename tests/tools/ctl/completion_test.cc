@@ -46,9 +46,10 @@ TEST_CASE("latentctl: the completion scripts parse in their shells", "[latentctl
 TEST_CASE("latentctl: bash completes commands, flags, values and jobs", "[latentctl][completion]") {
   CtlFixture fixture;
   std::ofstream(fixture.folder / "completion.bash") << fixture.run({"completion", "bash"}).output;
-  const std::string id = fixture.detach("wait");
+  const std::string id = fixture.leave("wait");
   CHECK(bashOffers(fixture, "latentctl su") == "submit\n");
   CHECK(bashOffers(fixture, "latentctl --js") == "--json\n");
+  CHECK(bashOffers(fixture, "latentctl submit --prompt-f") == "--prompt-file\n");
   CHECK(bashOffers(fixture, "latentctl submit --neg") == "--negative-prompt\n");
   CHECK(bashOffers(fixture, "latentctl --json submit --format y") == "y4m\n");
   CHECK(bashOffers(fixture, "latentctl list --state can") == "cancelling cancelled\n");

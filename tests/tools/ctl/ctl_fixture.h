@@ -57,7 +57,7 @@ struct CtlFixture {
   CtlResult run(std::vector<std::string> arguments) const { return run(std::move(arguments), {}); }
 
   // Id of a job that was submitted and left alone.
-  std::string detach(const std::string& prompt) const {
+  std::string leave(const std::string& prompt) const {
     const CtlResult result = run({"submit", "--prompt", prompt, "--steps", "4", "--detach"});
     REQUIRE(result.code == 0);
     return result.output.substr(0, result.output.find('\n'));

@@ -27,19 +27,6 @@ TEST_CASE("latentctl: durations survive the way into the protocol and back", "[l
   }
 }
 
-TEST_CASE("latentctl: invalid UTF-8 is found where it is", "[latentctl][text]") {
-  CHECK_FALSE(invalidUtf8At("plain"));
-  CHECK_FALSE(invalidUtf8At("K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x8e\xac"));
-  CHECK_FALSE(invalidUtf8At(std::string("a\0b", 3)));
-  CHECK(invalidUtf8At("ab\xff") == 2);
-  CHECK(invalidUtf8At("\x80") == 0);
-  CHECK(invalidUtf8At("\xc0\x80") == 0);          // overlong
-  CHECK(invalidUtf8At("\xe0\x80\x80") == 0);      // overlong
-  CHECK(invalidUtf8At("x\xed\xa0\x80") == 1);     // a surrogate
-  CHECK(invalidUtf8At("\xf4\x90\x80\x80") == 0);  // beyond Unicode
-  CHECK(invalidUtf8At("abc\xe2\x82") == 3);       // cut
-}
-
 TEST_CASE("latentctl: a line stays one line of its width", "[latentctl][text]") {
   CHECK(oneLine("short", 10) == "short");
   CHECK(oneLine("a\nb\tc", 10) == "a b c");
@@ -51,6 +38,26 @@ TEST_CASE("latentctl: a line stays one line of its width", "[latentctl][text]") 
 
 TEST_CASE("latentctl: tables align by character, not byte", "[latentctl][text]") {
   CHECK(formatTable({{"A", "B"}, {"K\xc3\xa4se", "1"}, {"x", "22"}}) == "A     B\nK\xc3\xa4se  1\nx     22\n");
+}
+
+TEST_CASE("latentctl: a stage that was dispatched early waits, and its work counts from the end of the one before",
+          "[latentctl][text]") {
+  v1::Job job;
+  v1::StageProgress& first = *job.add_stages();
+  first.mutable_start_time()->set_seconds(100);
+  v1::StageProgress& second = *job.add_stages();
+  second.mutable_start_time()->set_seconds(101);
+  CHECK_FALSE(waitsForInput(job, 0));
+  CHECK(waitsForInput(job, 1));
+  second.set_step(1);  // it began before the first one's end: chunks
+  CHECK_FALSE(waitsForInput(job, 1));
+  second.set_step(0);
+  first.mutable_finish_time()->set_seconds(110);
+  CHECK_FALSE(waitsForInput(job, 1));
+  second.mutable_finish_time()->set_seconds(113);
+  CHECK(elapsedSeconds(second) == 12);
+  CHECK(workSeconds(job, 1) == 3);
+  CHECK(workSeconds(job, 0) == 10);
 }
 
 TEST_CASE("latentctl: states read as words", "[latentctl][text]") {
