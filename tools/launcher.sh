@@ -33,4 +33,6 @@ if [[ $program != latentctl ]]; then
   site=$(dirname "$torch")
   export LD_LIBRARY_PATH="$here/lib:$torch/lib:$site/nvidia/cu13/lib:$site/nvidia/nccl/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
+# The tests find their goldens from here.
+[[ $program != latentd-tests ]] || cd "$here"
 exec "$here/bin/$program" "${arguments[@]}"

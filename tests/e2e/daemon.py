@@ -52,11 +52,12 @@ def processes(marker):
 
 class Daemon:
     """with Daemon(topology_text) as daemon: ...  The text may say {root} for the tree and {folder} for the daemon's own.
-    limits: resource limits of the daemon, {resource.RLIMIT_...: value}."""
+    limits: resource limits of the daemon, {resource.RLIMIT_...: value}. prefix: a command line that executes it."""
 
-    def __init__(self, topology, ready_seconds=120, environment=None, arguments=(), limits=None):
+    def __init__(self, topology, ready_seconds=120, environment=None, arguments=(), limits=None, prefix=()):
         self.topology = topology
         self.limits = limits or {}
+        self.prefix = prefix
         self.ready_seconds = ready_seconds
         self.environment = environment or {}
         self.arguments = list(arguments)
@@ -79,13 +80,13 @@ class Daemon:
         config.write_text(self.topology.replace("{root}", str(ROOT)).replace("{folder}", str(self.folder)))
         self.log_path = self.folder / "latentd.log"
         environment = {**os.environ, "LATENTD_TEST": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder), **self.environment}
+        command = [*self.prefix, find_binary("latentd"), "--config", str(config), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
+                   "--ports-file", str(self.folder / "ports"), "--worker-binary", find_binary("latent-worker"),
+                   "--encoder-binary", find_binary("latent-encoder"), *self.arguments]
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(
-                [find_binary("latentd"), "--config", str(config), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
-                 "--ports-file", str(self.folder / "ports"), "--worker-binary", find_binary("latent-worker"),
-                 "--encoder-binary", find_binary("latent-encoder"), *self.arguments],
-                stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-                preexec_fn=self._set_limits if self.limits else None)
+            self.process = subprocess.Popen([word.replace("{folder}", str(self.folder)) for word in command], stdout=log,
+                                            stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+                                            preexec_fn=self._set_limits if self.limits else None)
 
     def _set_limits(self):
         for limit, value in self.limits.items():

@@ -36,7 +36,7 @@ def main():
                      num_inference_steps=SETTINGS["steps"], guidance_scale=SETTINGS["guidance"], output_type="np",
                      generator=torch.Generator().manual_seed(seed)).frames[0]
         obeyed = {name: bool(value) for name, value in score(scene, measure(video)).items()}
-        clips.append(dict(prompt=prompt, seed=seed, obeyed=obeyed, mean=[round(float(c), 5) for c in video.mean((0, 1, 2))]))
+        clips.append(dict(prompt=prompt, seed=seed, obeyed=obeyed, mean=[round(float(c), 5) for c in video.mean((0, 1, 2), dtype="float64")]))
         print(json.dumps(clips[-1]), flush=True)
     with open(arguments.out, "w") as out:
         json.dump(dict(settings=SETTINGS, clips=clips), out, indent=1)
