@@ -41,7 +41,6 @@ class ChildProcess {
   int pidFd() const { return pid_fd_.get(); }
   // Read end of the pipe that is its stdout and stderr, non-blocking; -1 when not captured.
   int outputFd() const { return output_fd_.get(); }
-  UniqueFd takeOutputFd() { return std::move(output_fd_); }
 
   // To the process alone. Not an error if it has already exited.
   Status signal(int signal_number);

@@ -47,8 +47,8 @@ struct WorkerMetrics {
   explicit WorkerMetrics(Registry& registry);
 
   Gauges<2> up;  // worker_up{group,rank}: 1 from ready until lost
-  Counters<2>
-      restarts;  // worker_restarts_total{group,reason}: exit, signal, heartbeat, deadline, load, channel, recycle
+  // reason: exit, signal, heartbeat, deadline, load, channel (none opens or retires), recycle (asked for, or deaf)
+  Counters<2> restarts;       // worker_restarts_total{group,reason}
   Gauges<2> resident_memory;  // worker_resident_memory_bytes{group,rank}
   Gauges<2> device_memory;    // device_memory_bytes{device,kind}: weights, cache, pools
   Gauges<1> model_load;       // model_load_seconds{group}: of the last start, the slowest rank's

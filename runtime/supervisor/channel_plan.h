@@ -50,7 +50,6 @@ class ChannelPlan {
   bool isOpen(EdgeIndex edge) const { return edges_[edge.value].state == State::kOpen; }
   // The edge of a channel that is opening or open; nothing for a former one.
   std::optional<EdgeIndex> edgeOf(ChannelId channel) const;
-  ChannelId channelOf(EdgeIndex edge) const { return edges_[edge.value].channel; }
   bool retiring() const;
 
   Clock::TimePoint nextDeadline() const;

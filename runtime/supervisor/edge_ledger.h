@@ -30,7 +30,6 @@ class EdgeLedger {
   // The rank holds the artifact no more. Unknown and repeated ones change nothing.
   void settle(SequenceNumber sequence, Rank rank);
   bool isOutstanding(ChannelId channel, SequenceNumber sequence) const;
-  uint32_t outstanding() const { return static_cast<uint32_t>(promises_.size()); }
   // Whose artifact it is or, for the last few, was.
   std::optional<JobId> jobOf(SequenceNumber sequence) const;
 

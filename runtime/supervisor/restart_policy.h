@@ -18,7 +18,6 @@ class RestartPolicy {
   void served() { serving_since_ = clock_.now(); }
   // The delay before the next start; nothing when the group has failed to start too often in a row.
   std::optional<std::chrono::milliseconds> failed();
-  uint32_t failuresInARow() const { return failures_; }
 
  private:
   const config::RestartSpec& spec_;

@@ -121,7 +121,13 @@ void Supervisor::onEdgeOpen(EdgeIndex edge, ChannelId channel) { jobs_.dispatche
 void Supervisor::onGroupReady(GroupIndex group) { jobs_.dispatcher().groupReady(group); }
 
 void Supervisor::onFleetReady() {
-  jobs_.setLimits(mergeLimits(fleet_.stageLimits(), deps_.topology.limits, deps_.topology.defaults));
+  const JobLimits limits = mergeLimits(fleet_.stageLimits(), deps_.topology.limits, deps_.topology.defaults);
+  // Only now is it known what the model takes.
+  v1::JobParameters bare;
+  bare.set_prompt("x");
+  const Status defaults = effectiveParameters(bare, limits, 0).status();
+  if (!defaults.ok()) log_->warn("jobs that rely on the defaults will be refused: {}", messageOf(defaults));
+  jobs_.setLimits(limits);
   if (std::exchange(announced_, true)) {
     log_->info("serving again");
     return;

@@ -30,7 +30,7 @@
 namespace latentd::supervisor {
 
 // The daemon's heart: joins jobs, workers and their streams on one loop, and gives the API its JobService.
-// Owner: the main. Thread: JobService's calls from any; start(), interrupt() and kill() on the loop's thread, or before
+// Owner: the main. Thread: JobService's calls from any; start() and interrupt() on the loop's thread, or before
 // it runs. The loop runs on the caller's thread and is stopped by this object when all has ended.
 // States: new -> starting -> serving (and recovering) -> ending -> ended (the loop stops).
 // Failure: a start that cannot succeed ends it with the first cause, see outcome().
