@@ -33,7 +33,8 @@ struct ProducerCore::Draft {
   std::vector<Taken> taken;
   std::vector<uint32_t> unpooled;          // leaves without a pool
   std::unique_ptr<ExportedPool> one_shot;  // holds them
-  uint64_t one_shot_bytes = 0;             // reserved
+  uint64_t one_shot_bytes = 0;
+  uint64_t reserved = 0;
   uint64_t bytes = 0;
   Clock::TimePoint start;
   Clock::Duration slot_wait{};
@@ -161,15 +162,17 @@ Status ProducerCore::stageUnpooled(Draft& draft, const WaitOptions& wait) {
     draft.record().mutable_leaves(static_cast<int>(index))->set_unpooled_offset(bytes);
     bytes = roundUp(bytes + draft.descs[index].bytes(), kLeafAlignment);
   }
-  if (bytes > spec_.unpooled_bytes_max) {
+  const uint64_t reserved = roundUp(bytes, kSlotAlignment);  // what the buffer really takes
+  if (reserved > spec_.unpooled_bytes_max) {
     return makeStatus(absl::StatusCode::kResourceExhausted,
                       "tensors of " + std::to_string(bytes) + " bytes have no pool on " + spec_.edge +
                           ", more than unpooled_bytes_max (" + std::to_string(spec_.unpooled_bytes_max) +
                           "): raise it, or profiles_max (" + std::to_string(spec_.profiles_max) + ")");
   }
-  LATENTD_ASSIGN_OR_RETURN(const SlotIndex ticket, acquire(draft, staging_.ticketRow(), bytes, wait));
+  LATENTD_ASSIGN_OR_RETURN(const SlotIndex ticket, acquire(draft, staging_.ticketRow(), reserved, wait));
   draft.taken.push_back({staging_.ticketRow(), ticket, std::nullopt});
   draft.one_shot_bytes = bytes;
+  draft.reserved = reserved;
   if (bytes == 0) return absl::OkStatus();
   LATENTD_ASSIGN_OR_RETURN(draft.one_shot, staging_.createOneShot(draft.leaves[draft.unpooled[0]].device, bytes));
   for (const uint32_t index : draft.unpooled) {
@@ -270,7 +273,7 @@ Status ProducerCore::commit(Draft& draft) {
     staging_.row(ref.row).publish(ref.slot);
     control_->publish(ref);
     if (ref.row == staging_.ticketRow()) {
-      staging_.keepOneShot(ref.slot, std::move(draft.one_shot), draft.one_shot_bytes);
+      staging_.keepOneShot(ref.slot, std::move(draft.one_shot), draft.reserved);
     }
   }
   reach("channel.producer.published");
@@ -297,7 +300,7 @@ void ProducerCore::giveBack(Draft& draft) {
   MutexLock lock(mutex_);
   for (const Draft::Taken& taken : draft.taken)
     staging_.row(taken.row).abandon(taken.slot);
-  staging_.unreserve(draft.one_shot_bytes);
+  staging_.unreserve(draft.reserved);
   changed_.notifyAll();
 }
 
