@@ -58,6 +58,8 @@ void blockSignals() {
   sigaddset(&blocked, SIGTERM);
   sigaddset(&blocked, SIGINT);
   ::pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+  // A pool above the limit of file sizes is an error of its job, not the end of the process.
+  ::signal(SIGXFSZ, SIG_IGN);
 }
 
 int run(int argc, char** argv) {
@@ -76,8 +78,8 @@ int run(int argc, char** argv) {
     return static_cast<int>(worker::WorkerExit::kUsage);
   }
   const worker::WorkerExit exit = worker::Worker(std::move(arguments.options), registry).run();
-  // Everything of ours is down. The destructors of torch's and CUDA's globals take 0.4 s and can crash without a device;
-  // the kernel takes their memory back.
+  // Everything of ours is down. The destructors of torch's and CUDA's globals take 0.4 s and can crash where no device
+  // is; the kernel takes their memory back.
   std::fflush(nullptr);
   ::_exit(static_cast<int>(exit));
 }

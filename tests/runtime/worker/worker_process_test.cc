@@ -269,6 +269,61 @@ TEST_CASE("worker process: SIGKILL of a producer while it publishes", "[worker][
   CHECK(killed_in_time > 0);
 }
 
+TEST_CASE("worker process: an edge retired under a waiting command fails it, and the next edge serves",
+          "[worker][process]") {
+  ScriptedSupervisor supervisor;
+  ScriptedWorker& source = supervisor.startReady({.group = "source"});
+  ScriptedWorker& sink = supervisor.startReady({.group = "relay"});
+  supervisor.connect(source, sink, 1);
+  sink.run(noopCommand("a", "relay", 1, 0, 0));
+  sink.wait([](const Event& event) { return event.has_started(); });
+  sink.retire(1);
+  source.retire(1);
+  CHECK(codeOf(sink.end("a")) == Code::kUnavailable);
+  const auto retired = [](const Event& event) { return event.has_edge_retired(); };
+  sink.wait(retired);
+  source.wait(retired);
+  supervisor.connect(source, sink, 2);
+  sink.run(noopCommand("b", "relay", 2, 0, 0));
+  source.run(noopCommand("b", "source", 0, 2, 0));
+  CHECK(codeOf(source.end("b")) == Code::kOk);
+  CHECK(codeOf(sink.end("b")) == Code::kFailedPrecondition);  // received; no edge takes what it returns
+}
+
+TEST_CASE("worker process: frames that nobody takes, or that nobody can", "[worker][process][cancel]") {
+  ScriptedSupervisor supervisor;
+  ScriptedWorker& source = supervisor.startReady({.group = "source"});
+  ScriptedWorker& sink = supervisor.start({.group = "sink", .options = {{"load_ms", "100"}}});
+  sink.load();
+  supervisor.connect(source, sink, 1);
+  media::FrameRing ring = makeRing();
+  sink.sendDescriptor(5, ring.fd());
+  auto command = noopCommand("a", "sink", 1, 0, 0);
+  command.set_frame_ring_id(5);
+  sink.run(command);  // perhaps before Ready: it waits its turn
+  source.run(noopCommand("a", "source", 0, 1, 0));
+  const Clock::TimePoint deadline = soon();
+  while (ring.framesCommitted() < 2) {
+    REQUIRE(std::chrono::steady_clock::now() < deadline);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  Code expected = Code::kCancelled;
+  SECTION("a cancel wakes it") { sink.cancel("a"); }
+  SECTION("the encoder fails") {
+    ring.abort(absl::UnavailableError("the encoder died"));
+    expected = Code::kUnavailable;
+  }
+  CHECK(codeOf(sink.end("a")) == expected);
+  media::FrameRing next = makeRing();
+  sink.sendDescriptor(6, next.fd());
+  command = noopCommand("b", "sink", 1, 0, 1);
+  command.set_frame_ring_id(6);
+  sink.run(command);
+  source.run(noopCommand("b", "source", 0, 1, 1));
+  media::FrameRingReader reader = readerOf(next);
+  CHECK(drain(reader) == std::vector<int>{1, 2, 3, 4});
+}
+
 // ---- several ranks, memory ----------------------------------------------------------------------------------
 
 TEST_CASE("worker process: the ranks of a group stop at one step", "[worker][process][cancel]") {
