@@ -41,9 +41,11 @@ Edges::~Edges() {
 
 // ---- opening ------------------------------------------------------------------------------------------------
 
-void Edges::add(uint32_t channel_id, End end) {
+Status Edges::add(uint32_t channel_id, End end) {
   MutexLock lock(mutex_);
-  ends_[channel_id] = std::move(end);
+  if (ends_.emplace(channel_id, std::move(end)).second) return absl::OkStatus();
+  return absl::AlreadyExistsError("channel " + std::to_string(channel_id) +
+                                  " is open in this worker: an edge joins two groups");
 }
 
 void Edges::reportReady(uint32_t channel_id, const Status& status) {
@@ -83,10 +85,12 @@ void Edges::open(const internal::v1::OpenProducer& command) {
   blocking_thread_.loop().post([this, command] {
     auto producer = openProducer(command);
     const internal::v1::ChannelSpec& spec = command.channel();
-    if (producer.ok()) {
-      add(spec.channel_id(), {spec.edge(), *producer, nullptr, std::chrono::milliseconds(spec.progress_timeout_ms())});
+    Status status = producer.status();
+    if (status.ok()) {
+      const std::chrono::milliseconds progress_timeout(spec.progress_timeout_ms());
+      status = add(spec.channel_id(), {spec.edge(), *producer, nullptr, progress_timeout});
     }
-    reportReady(spec.channel_id(), producer.status());
+    reportReady(spec.channel_id(), status);
   });
 }
 
@@ -94,10 +98,12 @@ void Edges::open(const internal::v1::OpenConsumer& command) {
   blocking_thread_.loop().post([this, command] {
     auto consumer = openConsumer(command);
     const internal::v1::ChannelSpec& spec = command.channel();
-    if (consumer.ok()) {
-      add(spec.channel_id(), {spec.edge(), nullptr, *consumer, std::chrono::milliseconds(spec.progress_timeout_ms())});
+    Status status = consumer.status();
+    if (status.ok()) {
+      const std::chrono::milliseconds progress_timeout(spec.progress_timeout_ms());
+      status = add(spec.channel_id(), {spec.edge(), nullptr, *consumer, progress_timeout});
     }
-    reportReady(spec.channel_id(), consumer.status());
+    reportReady(spec.channel_id(), status);
   });
 }
 

@@ -46,7 +46,7 @@ class Edges final : public ChannelTable {
     Clock::Duration progress_timeout{};
   };
 
-  void add(uint32_t channel_id, End end);
+  Status add(uint32_t channel_id, End end);
   std::map<uint32_t, End> snapshot();
   void reportReady(uint32_t channel_id, const Status& status);
   StatusOr<std::shared_ptr<channel::Producer>> openProducer(const internal::v1::OpenProducer& command);

@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <filesystem>
 
 #include "runtime/media/frame_ring.h"
 #include "tests/runtime/worker/scripted_supervisor.h"
@@ -19,6 +19,7 @@ using testing::ChildTestCase;
 struct Dispatched {
   pid_t source;
   pid_t sink;
+  char directory[64];  // what a killed supervisor cannot remove
 };
 
 // Descriptor 3: the ring that the sink fills. Descriptor 4: where it tells that all is dispatched.
@@ -34,7 +35,8 @@ TEST_CASE("supervisor child that dispatches and waits", "[.]") {
   sink.run(command);
   source.run(noopCommand("a", "source", 0, 1, 0));
   source.wait([](const auto& event) { return event.has_started(); });
-  const Dispatched dispatched{source.process.pid(), sink.process.pid()};
+  Dispatched dispatched{source.process.pid(), sink.process.pid(), {}};
+  supervisor.directory().copy(dispatched.directory, sizeof(dispatched.directory) - 1);
   REQUIRE(::write(4, &dispatched, sizeof(dispatched)) == sizeof(dispatched));
   sink.end("a");
   ::pause();
@@ -84,6 +86,7 @@ TEST_CASE("supervisor loss: a hand-off completes while it is stopped, and its de
   supervisor.signal(SIGKILL);
   CHECK(endsWithin(source.get(), std::chrono::seconds(1)));
   CHECK(endsWithin(sink.get(), std::chrono::seconds(1)));
+  std::filesystem::remove_all(workers.directory);
 }
 
 }  // namespace
