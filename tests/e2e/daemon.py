@@ -52,15 +52,16 @@ def processes(marker):
 
 class Daemon:
     """with Daemon(topology_text) as daemon: ...  The text may say {root} for the tree and {folder} for the daemon's own.
-    limits: resource limits of the daemon, {resource.RLIMIT_...: value}. prefix: a command line that executes it."""
+    flags: {"--flag": value} of latentd, over the usual ones. limits: its resource limits, {resource.RLIMIT_...: value}.
+    prefix: a command line that executes it."""
 
-    def __init__(self, topology, ready_seconds=120, environment=None, arguments=(), limits=None, prefix=()):
+    def __init__(self, topology, ready_seconds=120, environment=None, flags=None, limits=None, prefix=()):
         self.topology = topology
         self.limits = limits or {}
         self.prefix = prefix
         self.ready_seconds = ready_seconds
         self.environment = environment or {}
-        self.arguments = list(arguments)
+        self.flags = flags or {}
         self.grpc = self.http = self.process = None
 
     def __enter__(self):
@@ -80,9 +81,9 @@ class Daemon:
         config.write_text(self.topology.replace("{root}", str(ROOT)).replace("{folder}", str(self.folder)))
         self.log_path = self.folder / "latentd.log"
         environment = {**os.environ, "LATENTD_TEST": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder), **self.environment}
-        command = [*self.prefix, find_binary("latentd"), "--config", str(config), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
-                   "--ports-file", str(self.folder / "ports"), "--worker-binary", find_binary("latent-worker"),
-                   "--encoder-binary", find_binary("latent-encoder"), *self.arguments]
+        flags = {"--config": config, "--listen": "127.0.0.1:0", "--http": "127.0.0.1:0", "--ports-file": self.folder / "ports",
+                 "--worker-binary": find_binary("latent-worker"), "--encoder-binary": find_binary("latent-encoder"), **self.flags}
+        command = [*self.prefix, find_binary("latentd"), *(str(word) for flag in flags.items() for word in flag)]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen([word.replace("{folder}", str(self.folder)) for word in command], stdout=log,
                                             stderr=subprocess.STDOUT, env=environment, start_new_session=True,
@@ -167,6 +168,9 @@ class Daemon:
                 code = self.stop()
                 assert code == 0, f"latentd exited with {code} after Ctrl-C:\n{self.log()[-4000:]}"
             self.kill()
+            # A test that fails outside of the `with` does not say so here.
+            ended = self.process.returncode
+            assert ended in (0, 1, 3, -signal.SIGKILL), f"latentd ended with {ended}:\n{self.log()[-8000:]}"
             if kind is None:
                 self.assert_nothing_left()
         finally:

@@ -1,5 +1,4 @@
 """Memory, disk, descriptors: who asks for too much is told what and how much; everybody else goes on."""
-import collections
 import io
 import os
 import pathlib
@@ -69,7 +68,10 @@ class MemoryTest(DaemonCase):
         self.assertRegex(job.error.message, r"2[0-9]{8} bytes|[5-9][0-9]{8} bytes")
         self.expect_next_succeeds(frames=1)
         resource.prlimit(pid, limit, (NO_LIMIT, NO_LIMIT))
-        self.expect_next_succeeds(frames=17)
+        # A consumer that could not map a pool asks for it when it is next needed, and has it the time after.
+        if self.client.wait(self.client.submit(frames=17).id).state != SUCCEEDED:
+            self.assertEqual(group, "middle")
+            self.expect_next_succeeds(frames=17)
         self.assertEqual(self.worker(group), pid)
 
     def test_a_pool_that_cannot_be_allocated(self):
@@ -79,7 +81,7 @@ class MemoryTest(DaemonCase):
         self.limited("first", resource.RLIMIT_AS, lambda pid: status_bytes(pid, "VmSize") + 400 * MIB)
 
     def test_a_pool_that_cannot_be_mapped_by_its_consumer(self):
-        self.limited("middle", resource.RLIMIT_AS, lambda pid: status_bytes(pid, "VmSize") + 100 * MIB)
+        self.limited("middle", resource.RLIMIT_AS, lambda pid: status_bytes(pid, "VmSize") + 200 * MIB)
 
 
 class DiskTest(DaemonCase):
@@ -91,7 +93,7 @@ class DiskTest(DaemonCase):
             job = self.client.wait(self.client.submit(frames=1025, width=256, height=256, format=format).id)
             self.assertEqual(job.state, FAILED)
             self.assertRegex(job.error.message, words)
-            self.assertFalse([path.name for path in self.spool(daemon).iterdir() if path.suffix != ".lock"], "the space is free again")
+            wait_until(lambda: not [path for path in self.spool(daemon).iterdir() if path.suffix != ".lock"], 5, "the space is free again")
             self.expect_next_succeeds(format=format)
             for done in self.client.jobs.List(api.ListJobsRequest(states=[SUCCEEDED]), timeout=10).jobs:
                 self.client.jobs.Delete(api.DeleteJobRequest(id=done.id), timeout=10)
@@ -137,35 +139,19 @@ class DiskTest(DaemonCase):
 
 class DescriptorTest(DaemonCase):
     def test_too_few_descriptors(self):
-        outcomes = collections.Counter()
-        for count in (8, 16, 24, 32, 40, 48, 64, 96):
+        for count in (8, 40, 87):
             with self.subTest(count):
-                outcomes[self.start_with(count)] += 1
-        self.assertGreater(outcomes["refused"], 0)
-        self.assertGreater(outcomes["served"], 0)
+                code, text = Daemon.refused(topologies.noop(), limits={resource.RLIMIT_NOFILE: count})
+                self.assertEqual(code, 1, text)
+                for word in ("open files", str(count), "88", "ulimit -n"):
+                    self.assertIn(word, text)
 
-    def start_with(self, count):
-        daemon = Daemon(topologies.noop(), limits={resource.RLIMIT_NOFILE: count})
-        daemon.launch()
-        try:
-            ports = daemon.folder / "ports"
-            wait_until(lambda: daemon.process.poll() is not None or ports.exists(), 60, "an end or a start")
-            if daemon.process.poll() is not None:
-                self.assertEqual(daemon.process.returncode, 1, daemon.log())
-                self.assertRegex(daemon.log(), "(?i)too many open files|descriptor")
-                daemon.assert_nothing_left()
-                return "refused"
-            daemon._wait_ready()
-            with Client(daemon.grpc) as client:
-                for format in (api.OUTPUT_FORMAT_NPY, api.OUTPUT_FORMAT_MP4):
-                    job = client.wait(client.submit(format=format).id)
-                    if job.state != SUCCEEDED:
-                        self.assertRegex(job.error.message, "(?i)too many open files|descriptor")
-            self.assertEqual(daemon.stop(), 0, daemon.log())
-            daemon.assert_nothing_left()
-            return "served"
-        finally:
-            daemon.clean_up()
+    def test_just_enough_descriptors(self):
+        self.run_daemon(topologies.noop(), limits={resource.RLIMIT_NOFILE: 88})
+        jobs = [self.client.submit(format=format).id for format in (api.OUTPUT_FORMAT_NPY, api.OUTPUT_FORMAT_MP4) * 8]
+        for job_id in jobs:
+            job = self.client.wait(job_id)
+            self.assertEqual(job.state, SUCCEEDED, job.error)
 
     def test_more_clients_than_descriptors(self):
         daemon = self.run_daemon(topologies.noop(), limits={resource.RLIMIT_NOFILE: 128})
@@ -187,7 +173,7 @@ class DescriptorTest(DaemonCase):
 
 class FlatTest(DaemonCase):
     def test_jobs_of_changing_sizes_leave_nothing_behind(self):
-        daemon = self.run_daemon(topologies.noop(source="bytes: 65536, bytes_per_frame: 32768", extra="limits: {jobs_kept: 10}\nqueue: {length_max: 64}"))
+        daemon = self.run_daemon(topologies.noop(source="bytes: 65536, bytes_per_frame: 32768", extra="limits: {jobs_kept: 40}\nqueue: {length_max: 64}"))
         pids = [daemon.process.pid] + [self.worker(group) for group in ("first", "middle", "last")]
         frames = [1 + 4 * (index * 7 % 20) for index in range(300)]  # 20 sizes, 8 of which get a pool
         # The first 100 fill pools, caches and the table of kept jobs.
@@ -198,8 +184,11 @@ class FlatTest(DaemonCase):
             grown = status_bytes(pid, "VmRSS") - memory
             self.assertLess(grown, 6 * MIB, f"{pid} of {pids}")  # 200 jobs of 1.3 MiB on average: 3 % would show
             wait_until(lambda: descriptors(pid) <= count, 10, f"descriptors of {pid} of {pids}: {descriptors(pid)} after {count}")
-        edges = self.client.admin.GetEdges(api.GetEdgesRequest(), timeout=10).edges
-        self.assertEqual([(edge.handoffs, edge.slots_in_use) for edge in edges], [(300, 0), (300, 0)])
+        # Workers count, and say so with their heartbeats.
+        def counts():
+            edges = self.client.admin.GetEdges(api.GetEdgesRequest(), timeout=10).edges
+            return [(edge.handoffs, edge.slots_in_use) for edge in edges]
+        wait_until(lambda: counts() == [(300, 0), (300, 0)], 10, f"every slot free after 300 hand-offs: {counts()}")
 
     def run_jobs(self, frames):
         for first in range(0, len(frames), 20):
