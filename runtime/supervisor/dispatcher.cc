@@ -22,7 +22,14 @@ void setArtifact(const PromisedArtifact& artifact, wire::ArtifactRef& ref) {
 }  // namespace
 
 Dispatcher::Dispatcher(const config::Topology& topology, const Clock& clock, CommandSink& sink, DispatcherHost& host)
-    : topology_(topology), clock_(clock), sink_(sink), host_(host), lanes_(topology.groups.size()) {
+    : topology_(topology),
+      clock_(clock),
+      sink_(sink),
+      host_(host),
+      lanes_(topology.groups.size()),
+      places_(topology.groups.size()) {
+  for (size_t place = 0; place < topology.order.size(); ++place)
+    places_[topology.order[place]] = place;
   for (uint32_t index = 0; index < topology.edges.size(); ++index) {
     const config::EdgeSpec& edge = topology.edges[index];
     ledgers_.emplace_back(edge.slots);
@@ -45,6 +52,7 @@ void Dispatcher::groupReady(GroupIndex group) { lanes_[group.value].ready = true
 void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
   Lane& lane = lanes_[group.value];
   lane.ready = false;
+  lane.stalled = false;
   std::vector<EdgeIndex> edges = lane.inputs;
   edges.insert(edges.end(), lane.outputs.begin(), lane.outputs.end());
 
@@ -71,19 +79,21 @@ void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
     const Status status = makeStatus(cause.code(), messageOf(cause) + where);
     if (!run->outcome) {
       endRun(*run, status, Certainty::kCause);
-    } else if (run->report_time) {
+    } else if (run->report_time && absl::IsUnavailable(*run->outcome)) {
       run->outcome = status;
       report(*run);
     }
   }
   // What failed a moment ago failed because of this.
   for (JobRun* run : touched) {
-    if (!run->report_time) continue;
+    if (!run->report_time || !absl::IsUnavailable(*run->outcome)) continue;
     run->outcome = cause;
     report(*run);
   }
-  for (JobRun* run : touched)
+  for (JobRun* run : touched) {
+    reportIfCertain(*run);
     maybeRelease(*run);
+  }
 }
 
 bool Dispatcher::artifactsLost(const JobRun& run, const std::vector<EdgeIndex>& edges) const {
@@ -110,12 +120,12 @@ void Dispatcher::pump() {
 }
 
 bool Dispatcher::allReady() const {
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.ready; }) &&
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.ready && !lane.stalled; }) &&
          std::all_of(ledgers_.begin(), ledgers_.end(), [](const EdgeLedger& ledger) { return ledger.isOpen(); });
 }
 
 bool Dispatcher::canSend(const Lane& lane) const {
-  return lane.ready && lane.in_flight.size() < topology_.limits.in_flight_per_group &&
+  return lane.ready && !lane.stalled && lane.in_flight.size() < topology_.limits.in_flight_per_group &&
          std::all_of(lane.outputs.begin(), lane.outputs.end(),
                      [&](EdgeIndex edge) { return ledgers_[edge.value].hasCredit(); });
 }
@@ -210,8 +220,29 @@ bool Dispatcher::end(const JobId& job, const Status& status) {
   return first;
 }
 
-Dispatcher::Certainty Dispatcher::certaintyOf(const Status& status) {
-  return status.code() == absl::StatusCode::kUnavailable ? Certainty::kPerhapsConsequence : Certainty::kCause;
+Dispatcher::Certainty Dispatcher::certaintyOf(const JobRun& run) const {
+  // Of a peer, perhaps, whose exit is told soon.
+  if (absl::IsUnavailable(*run.outcome)) return Certainty::kPerhapsConsequence;
+  // A producer's failure goes down the edges, which may be faster than its own answer.
+  const bool producer_runs =
+      std::any_of(topology_.order.begin(), topology_.order.begin() + static_cast<ptrdiff_t>(run.failed_at),
+                  [&](size_t group) { return run.stages[group].state == StageRun::State::kDispatched; });
+  return producer_runs ? Certainty::kPerhapsConsequence : Certainty::kCause;
+}
+
+void Dispatcher::failAt(JobRun& run, size_t place, const Status& status) {
+  if (!run.outcome) {
+    run.failed_at = place;
+    endRun(run, status, Certainty::kPerhapsConsequence);
+  } else if (run.report_time && place < run.failed_at && !absl::IsCancelled(status)) {
+    run.failed_at = place;
+    run.outcome = status;
+  }
+  reportIfCertain(run);
+}
+
+void Dispatcher::reportIfCertain(JobRun& run) {
+  if (run.report_time && certaintyOf(run) == Certainty::kCause) report(run);
 }
 
 void Dispatcher::endRun(JobRun& run, const Status& status, Certainty certainty) {

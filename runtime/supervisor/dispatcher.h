@@ -49,12 +49,15 @@ class DispatcherHost {
 // data or ABORTED. A promise whose consumer's command will never be sent is discarded here. So every credit comes back:
 // by consumption, by the consumer's answer, by the discard's answer, or with the channel's end.
 //
+// While a group has not ended a command that stalled, it may have to be replaced, which would take along whatever
+// depends on it: until then no job is admitted, and nothing is sent there.
+//
 // Owner: JobManager. Thread: the supervisor's loop. Pure logic: commands go to a CommandSink, time comes from a Clock,
 // the owner calls onTimer() at nextDeadline(), and pump() after what may have freed something.
 // States of a job: admitted -> (outcome set) -> released, when no command and no promise of it is left. A failed job's
-// outcome is public before its release, a cancelled one's after. A failure that may be the consequence of a death is
-// kept back for kCauseTimeout, and replaced by that death if it becomes known.
-// Failure: of a job, a rank or a group ends the jobs it touches, each once; the rest moves on.
+// outcome is public before its release, a cancelled one's after. A failure that may be the consequence of a death, or
+// of what failed further up and told it along the edges, is kept back for kCauseTimeout, and replaced by its cause if
+// that becomes known. Failure: of a job, a rank or a group ends the jobs it touches, each once; the rest moves on.
 class Dispatcher {
  public:
   // topology, clock, sink and host outlive it.
@@ -99,6 +102,7 @@ class Dispatcher {
   // A group as jobs see it.
   struct Lane {
     bool ready = false;
+    bool stalled = false;  // its first command has stalled and not ended yet
     std::vector<EdgeIndex> inputs;
     std::vector<EdgeIndex> outputs;
     std::deque<JobRun*> waiting;    // in order of admission
@@ -127,9 +131,12 @@ class Dispatcher {
   void answer(JobRun& run, WorkerId worker, const Status& status, const internal::v1::StageTimings& timings);
   void stageEnded(JobRun& run, GroupIndex group);
   void leaveLane(JobRun& run, GroupIndex group);
-  // How sure it is that a failure is the cause and not the consequence of another process's death.
+  // How sure it is that a failure is the cause and not the consequence of what happened elsewhere.
   enum class Certainty { kCause, kPerhapsConsequence };
-  static Certainty certaintyOf(const Status& status);
+  Certainty certaintyOf(const JobRun& run) const;
+  // The group at this place in the pipeline, or behind all of them the output, has failed.
+  void failAt(JobRun& run, size_t place, const Status& status);
+  void reportIfCertain(JobRun& run);
   void endRun(JobRun& run, const Status& status, Certainty certainty);
   void report(JobRun& run);
   void cancelCommands(JobRun& run);
@@ -148,6 +155,7 @@ class Dispatcher {
   CommandSink& sink_;
   DispatcherHost& host_;
   std::vector<Lane> lanes_;          // by group index
+  std::vector<size_t> places_;       // in the pipeline's order, by group index
   std::vector<EdgeLedger> ledgers_;  // by edge index
   std::unordered_map<JobId, std::unique_ptr<JobRun>> runs_;
   std::map<uint64_t, Discard> discards_;  // by request id

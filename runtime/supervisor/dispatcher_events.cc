@@ -74,14 +74,11 @@ void Dispatcher::onFailed(WorkerId worker, const wire::StageFailed& event) {
                                    fmt::format("stage {} ({}), rank {}, step {}: {}", group.name, group.stage,
                                                worker.rank.value, event.step(), event.status().message()));
   const bool recycle = event.recycle();
-  if (!run->outcome) {
-    stage->failure = status;
-    // A worker that says CANCELLED unasked has failed: nobody wanted the job cancelled.
-    endRun(*run,
-           status.code() == absl::StatusCode::kCancelled ? makeStatus(absl::StatusCode::kInternal, messageOf(status))
-                                                         : status,
-           certaintyOf(status));
-  }
+  if (!run->outcome) stage->failure = status;
+  // A worker that says CANCELLED unasked has failed: nobody wanted the job cancelled.
+  const bool unasked = !run->outcome && absl::IsCancelled(status);
+  failAt(*run, places_[worker.group.value],
+         unasked ? makeStatus(absl::StatusCode::kInternal, messageOf(status)) : status);
   answer(*run, worker, status, {});
   if (recycle) host_.onGroupUnusable(worker.group, status);
 }
@@ -108,7 +105,7 @@ void Dispatcher::stageEnded(JobRun& run, GroupIndex group) {
   stage.state = StageRun::State::kEnded;
   leaveLane(run, group);
   host_.onStageEnded(run.spec.id, group, stage.failure, stage.timings);
-  if (run.outcome) return;
+  if (run.outcome) return reportIfCertain(run);
   // Its consumers have their data from now on: their stall timers begin.
   for (const EdgeIndex edge : lanes_[group.value].outputs) {
     run.stages[topology_.edges[edge.value].to].moved = clock_.now();
@@ -121,7 +118,9 @@ void Dispatcher::leaveLane(JobRun& run, GroupIndex group) {
   Lane& lane = lanes_[group.value];
   const bool was_first = !lane.in_flight.empty() && lane.in_flight.front() == &run;
   std::erase(lane.in_flight, &run);
-  if (was_first) lane.head_since = clock_.now();
+  if (!was_first) return;
+  lane.head_since = clock_.now();
+  lane.stalled = false;
 }
 
 void Dispatcher::onDiscarded(WorkerId worker, const wire::RefsDiscarded& event) {
@@ -145,7 +144,7 @@ void Dispatcher::onOutputDone(const JobId& job, StatusOr<media::OutputResult> re
                                         result->frames, run->spec.parameters.frames()));
   }
   if (!result.ok()) {
-    endRun(*run, result.status(), certaintyOf(result.status()));
+    failAt(*run, lanes_.size(), result.status());
   } else {
     run->result = *std::move(result);
     maybeSucceed(*run);
@@ -214,6 +213,7 @@ void Dispatcher::headOverdue(GroupIndex group) {
   StageRun& stage = run.stages[group.value];
   const std::string seconds = fmt::format("{:g} s", std::chrono::duration<double>(run.spec.stall_timeout).count());
   if (!run.outcome) {
+    lanes_[group.value].stalled = true;
     endRun(run,
            absl::DeadlineExceededError(
                fmt::format("no progress for {} (stall_timeout; {})", seconds, describeStage(run, group))),

@@ -163,6 +163,8 @@ void Fleet::onGroupLoaded(const Group& group) {
 }
 
 void Fleet::onGroupFailed(const Group& group, const Status& cause) {
+  // Whoever is reaped first need not have failed first.
+  if (!was_ready_ && start_failure_.ok()) start_failure_ = cause;
   plan_.groupLost(group.index());
   host_.onGroupLost(group.index(), cause);
 }
@@ -172,7 +174,7 @@ void Fleet::onGroupGivenUp(const Group& group, const Status& cause) {
   log_->error("{} cannot be started: the daemon ends", group.spec().name);
   // All or nothing: the others have no use without it.
   killAll();
-  host_.onFleetFailed(cause);
+  host_.onFleetFailed(start_failure_.ok() ? cause : start_failure_);
 }
 
 void Fleet::onChannelOpen(EdgeIndex edge, ChannelId channel) {
@@ -217,6 +219,8 @@ void Fleet::announceReadiness() {
     host_.onFleetFailed(inputs);
     return;
   }
+  was_ready_ = true;
+  start_failure_ = absl::OkStatus();
   for (const auto& group : groups_)
     group->served();
   host_.onFleetReady();

@@ -127,6 +127,8 @@ class Fleet final : public CommandSink,
   std::map<WorkerId, ConnectionId> connection_of_;
   std::optional<Shutdown> shutdown_;
   bool failed_ = false;
+  bool was_ready_ = false;
+  Status start_failure_;  // the first one, until all have been ready
 };
 
 }  // namespace latentd::supervisor

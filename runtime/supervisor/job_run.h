@@ -59,8 +59,10 @@ struct JobRun {
   std::optional<media::OutputResult> result;
   std::optional<Status> outcome;  // set once; the first cause wins
   bool reported = false;          // the outcome was told to the host
-  // The outcome may be the consequence of a death that is not known yet: until then its cause may replace it.
+  // The outcome may be the consequence of a death, or of a failure further up, that is not known yet: until then its
+  // cause may replace it.
   std::optional<Clock::TimePoint> report_time;
+  size_t failed_at = 0;  // place in the pipeline of the group that failed; behind all groups: the output
 
   bool cancelled() const { return outcome && outcome->code() == absl::StatusCode::kCancelled; }
 };

@@ -176,13 +176,13 @@ TEST_CASE("dispatcher: a failure is told at once, the rest of the job is cancell
   Fixture fixture;
   fixture.submit("a");
   fixture.sink.take();
+  fixture.done(0, "a");
   fixture.failed(1, "a", absl::StatusCode::kResourceExhausted);
   CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kResourceExhausted);
   CHECK(messageOf(fixture.host.ended.at("a")).find("stage g1 (fake), rank 0") != std::string::npos);
   CHECK(fixture.host.outputs.states[0]->aborted);
-  CHECK(fixture.sent() == "0:cancel a 1:cancel a 2:cancel a");
+  CHECK(fixture.sent() == "1:cancel a 2:cancel a");
   CHECK(fixture.dispatcher.running() == 1);
-  fixture.done(0, "a");
   fixture.failed(2, "a", absl::StatusCode::kUnavailable);
   CHECK(fixture.dispatcher.running() == 0);
   CHECK(fixture.host.ended.size() == 1);
@@ -303,6 +303,33 @@ TEST_CASE("dispatcher: a stage without progress stalls its job, progress extends
   CHECK(fixture.host.unusable.empty());
 }
 
+TEST_CASE("dispatcher: behind a stalled command nothing is begun until it has ended or its group is replaced",
+          "[supervisor]") {
+  for (const bool obeys : {true, false}) {
+    Fixture fixture;
+    fixture.submit("a");
+    fixture.done(0, "a");
+    fixture.clock.advance(kStall);
+    fixture.dispatcher.onTimer();
+    REQUIRE(fixture.host.ended.at("a").code() == absl::StatusCode::kDeadlineExceeded);
+    fixture.failed(2, "a", absl::StatusCode::kCancelled);
+    fixture.submit("b");
+    CHECK(fixture.host.queue.size() == 1);
+    if (obeys) {
+      fixture.failed(1, "a", absl::StatusCode::kCancelled);
+    } else {
+      fixture.dispatcher.groupLost(GroupIndex(1), absl::UnavailableError("replaced"));
+      CHECK(fixture.host.ended.size() == 1);
+      fixture.dispatcher.edgeOpened(EdgeIndex(0), ChannelId(11));
+      fixture.dispatcher.edgeOpened(EdgeIndex(1), ChannelId(12));
+      fixture.dispatcher.groupReady(GroupIndex(1));
+      fixture.dispatcher.pump();
+    }
+    CHECK(fixture.host.queue.empty());
+    CHECK(fixture.host.ended.size() == 1);
+  }
+}
+
 TEST_CASE("dispatcher: a consumer does not stall while its producers work", "[supervisor]") {
   Fixture fixture;
   fixture.submit("a");
@@ -346,6 +373,7 @@ TEST_CASE("dispatcher: a group that does not end a cancelled command is told, on
 TEST_CASE("dispatcher: a worker that asks for its replacement is told, after its job", "[supervisor]") {
   Fixture fixture;
   fixture.submit("a");
+  fixture.done(0, "a");
   fixture.failed(1, "a", absl::StatusCode::kResourceExhausted, true);
   REQUIRE(fixture.host.unusable.size() == 1);
   CHECK(fixture.host.unusable[0].first == 1);
@@ -386,6 +414,34 @@ TEST_CASE("dispatcher: a failure that may be a consequence waits for its cause, 
   alone.dispatcher.onTimer();
   CHECK(messageOf(alone.host.ended.at("a")).find("stage g0 (fake), rank 0, step 0: because") != std::string::npos);
   CHECK(alone.dispatcher.running() == 0);
+}
+
+TEST_CASE("dispatcher: of failures that went down the edges the first of the pipeline is told", "[supervisor]") {
+  // In this order they may come: the output's, the consumer's, the producer's.
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.dispatcher.onOutputDone("a", absl::ResourceExhaustedError("because"));
+  fixture.failed(2, "a", absl::StatusCode::kResourceExhausted);
+  fixture.failed(1, "a", absl::StatusCode::kResourceExhausted);
+  CHECK(fixture.host.ended.empty());
+  fixture.failed(0, "a", absl::StatusCode::kResourceExhausted);
+  CHECK(messageOf(fixture.host.ended.at("a")).find("stage g0 (fake)") == 0);
+  CHECK(fixture.dispatcher.running() == 0);
+
+  // A producer that only obeys, or that has no time to answer, is not to blame.
+  for (const bool answers : {true, false}) {
+    Fixture obeying;
+    obeying.submit("a");
+    obeying.failed(1, "a", absl::StatusCode::kInternal);
+    CHECK(obeying.host.ended.empty());
+    if (answers) {
+      obeying.failed(0, "a", absl::StatusCode::kCancelled);
+    } else {
+      obeying.clock.advance(kCauseTimeout);
+      obeying.dispatcher.onTimer();
+    }
+    CHECK(messageOf(obeying.host.ended.at("a")).find("stage g1 (fake)") == 0);
+  }
 }
 
 TEST_CASE("dispatcher: a cancel or a deadline does not wait for a cause", "[supervisor]") {

@@ -188,6 +188,18 @@ TEST_CASE("fleet: a first start is all or nothing, with the first cause", "[supe
   CHECK(fixture.launcher.launches == 3);
 }
 
+TEST_CASE("fleet: of several groups that fail to start the first is told, whoever is reaped first", "[supervisor]") {
+  Fixture fixture;
+  fixture.fleet.start();
+  fixture.registerWorker(Fixture::worker(1, 1));
+  wire::WorkerEvent fatal = fixture.eventOf(Fixture::worker(1, 1));
+  fatal.mutable_fatal()->mutable_status()->set_code(static_cast<int>(absl::StatusCode::kNotFound));
+  fixture.fleet.onEvent(fixture.connectionOf(Fixture::worker(1, 1)), fatal);
+  fixture.exit(Fixture::worker(0), {true, SIGSEGV});
+  REQUIRE(fixture.host.failures.size() == 1);
+  CHECK(fixture.host.failures[0].code() == absl::StatusCode::kNotFound);
+}
+
 TEST_CASE("fleet: a program that cannot start fails the daemon at once", "[supervisor]") {
   Fixture fixture;
   fixture.launcher.launch_status = absl::NotFoundError("start /x/latent-worker");
