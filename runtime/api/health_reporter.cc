@@ -16,7 +16,8 @@ constexpr std::chrono::milliseconds kInterval{500};
 
 HealthReporter::HealthReporter(grpc::HealthCheckServiceInterface& health, supervisor::JobService& jobs)
     : health_(health), jobs_(jobs) {
-  report();
+  // The supervisor may not answer before the server is there: until it does, nothing is served.
+  set(false, false);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -30,24 +31,21 @@ HealthReporter::~HealthReporter() {
   health_.Shutdown();
 }
 
-void HealthReporter::report() {
-  const bool ready = jobs_.ready().ok();
+void HealthReporter::set(bool ready, bool live) {
   health_.SetServingStatus("", ready);
   health_.SetServingStatus(v1::Jobs::service_full_name(), ready);
-  health_.SetServingStatus(v1::Admin::service_full_name(), jobs_.live().ok());
+  health_.SetServingStatus(v1::Admin::service_full_name(), live);
 }
 
 void HealthReporter::run() {
   pthread_setname_np(pthread_self(), "api-health");
   for (;;) {
-    {
-      MutexLock held(mutex_);
-      const auto next = std::chrono::steady_clock::now() + kInterval;
-      while (!stopping_ && stop_requested_.waitUntil(mutex_, next)) {
-      }
-      if (stopping_) return;
+    set(jobs_.ready().ok(), jobs_.live().ok());
+    MutexLock held(mutex_);
+    const auto next = std::chrono::steady_clock::now() + kInterval;
+    while (!stopping_ && stop_requested_.waitUntil(mutex_, next)) {
     }
-    report();
+    if (stopping_) return;
   }
 }
 

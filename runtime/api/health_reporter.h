@@ -20,7 +20,7 @@ class HealthReporter {
   HealthReporter& operator=(const HealthReporter&) = delete;
 
  private:
-  void report();
+  void set(bool ready, bool live);
   void run();
 
   grpc::HealthCheckServiceInterface& health_;
