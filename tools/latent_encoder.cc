@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <iostream>
@@ -38,7 +39,10 @@ struct Arguments {
 // A file that grows past its bound fails like a full disk instead of ending the process.
 Status limitFileSize(uint64_t bytes_max) {
   if (::signal(SIGXFSZ, SIG_IGN) == SIG_ERR) return errnoStatus(errno, "ignore SIGXFSZ");
-  const rlimit limit{.rlim_cur = bytes_max, .rlim_max = bytes_max};
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0) return errnoStatus(errno, "read the limit of the output's size");
+  // The daemon's own limit may be lower, and only root can go above it.
+  limit.rlim_cur = limit.rlim_max = std::min<rlim_t>(bytes_max, limit.rlim_max);
   return ::setrlimit(RLIMIT_FSIZE, &limit) == 0 ? absl::OkStatus() : errnoStatus(errno, "limit the output's size");
 }
 

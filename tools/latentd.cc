@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -61,6 +62,11 @@ Environment: XDG_RUNTIME_DIR is where the private folder for sockets goes unless
 
 // How long the public port may take to end its calls once no job is left: watchers have had their last state.
 constexpr std::chrono::milliseconds kServerGrace{500};
+
+// Open files of the daemon itself: ports, loops, some outputs and clients; half of them are open when it is idle.
+constexpr rlim_t kOpenFilesOwn = 64;
+// Of each worker: lifeline, pidfd, output, control stream, and the same once more while it is replaced.
+constexpr rlim_t kOpenFilesPerRank = 8;
 
 struct Arguments {
   std::string config;
@@ -154,6 +160,8 @@ class SignalWatch {
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     // Peers that close early are errors of a write, not the end of the daemon.
     signal(SIGPIPE, SIG_IGN);
+    // So are files that may not grow further.
+    signal(SIGXFSZ, SIG_IGN);
   }
 
   SignalWatch(EventLoop& loop, std::function<void()> on_signal) : loop_(loop) {
@@ -182,6 +190,21 @@ class SignalWatch {
   UniqueFd fd_;
   EventLoop::Watch watch_;
 };
+
+// As many open files as the host allows; too few are refused now rather than met in the middle of a job.
+Status raiseOpenFilesLimit(const config::Topology& topology) {
+  rlim_t needed = kOpenFilesOwn;
+  for (const config::GroupSpec& group : topology.groups)
+    needed += kOpenFilesPerRank * group.ranks();
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return errnoStatus(errno, "read the open files limit");
+  limit.rlim_cur = limit.rlim_max;
+  if (limit.rlim_max < needed) {
+    return absl::ResourceExhaustedError("open files limit: " + std::to_string(limit.rlim_max) + "; " +
+                                        std::to_string(needed) + " or more are needed: raise it with ulimit -n");
+  }
+  return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? absl::OkStatus() : errnoStatus(errno, "raise the open files limit");
+}
 
 std::vector<std::string> environmentOf() {
   std::vector<std::string> entries;
@@ -303,6 +326,7 @@ int run(int argc, char** argv) {
 
   api::routeRpcLogs();
   SignalWatch::block();
+  if (const Status raised = raiseOpenFilesLimit(*topology); !raised.ok()) return fail(Exit::kFailed, raised);
   const Status outcome = serve(*topology, arguments, {*worker, *encoder});
   if (outcome.ok()) return static_cast<int>(Exit::kOrderly);
   return fail(outcome.code() == absl::StatusCode::kAborted ? Exit::kKilled : Exit::kFailed, outcome);
