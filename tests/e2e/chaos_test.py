@@ -19,9 +19,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import TERMINAL, Client, api
-from daemon import Daemon, wait_until
+from daemon import Daemon, processes, wait_until
 
 ARGUMENTS = None
+TOPOLOGY = topologies.noop(source="steps: 3, step_ms: 2", relay="steps: 5, step_ms: 3", sink="steps: 2, step_ms: 2",
+                           extra="queue: {length_max: 256}\nlimits: {jobs_kept: 100000}")
 
 
 class Tally:
@@ -46,7 +48,7 @@ def client_life(daemon, tally, seed, end):
                 if action < 0.3:
                     client.cancel(job.id)
                 elif action < 0.6:
-                    client.wait(job.id)
+                    client.wait(job.id, timeout=ARGUMENTS.seconds + 120)  # of a low priority as long as others come
                 elif action < 0.7:
                     stream = client.jobs.Watch(api.WatchJobRequest(id=job.id), timeout=60)
                     next(stream)
@@ -69,23 +71,17 @@ def descriptors(pid):
 class ChaosTest(unittest.TestCase):
     def test_every_job_ends_once(self):
         print(f"seed {ARGUMENTS.seed}", flush=True)
-        topology = topologies.noop(source="steps: 3, step_ms: 2", relay="steps: 5, step_ms: 3", sink="steps: 2, step_ms: 2",
-                                   extra="queue: {length_max: 256}\nlimits: {jobs_kept: 100000}")
-        with Daemon(topology) as daemon, Client(daemon.grpc) as client:
+        with Daemon(TOPOLOGY) as daemon, Client(daemon.grpc) as client:
             client.wait(client.submit().id)
             before = descriptors(daemon.process.pid)
-            tally, end = Tally(), time.monotonic() + ARGUMENTS.seconds
-            threads = [threading.Thread(target=client_life, args=(daemon, tally, f"{ARGUMENTS.seed}.{i}", end)) for i in range(ARGUMENTS.clients)]
-            for thread in threads:
-                thread.start()
+            end = time.monotonic() + ARGUMENTS.seconds
+            tally, threads = self.start_clients(daemon, end)
             rng = random.Random(ARGUMENTS.seed)
             for kill in range(ARGUMENTS.kills):
                 wait_until(lambda: time.monotonic() > end - ARGUMENTS.seconds * (1 - (kill + 1) / (ARGUMENTS.kills + 1)), 600, "time of the kill")
                 pid, _ = wait_until(lambda: rng.choice(daemon.workers() or [None]), 20, "a worker to kill")
                 os.kill(pid, signal.SIGKILL)
-            for thread in threads:
-                thread.join(180)
-            self.assertFalse([thread for thread in threads if thread.is_alive()], "a client hangs")
+            self.join(threads)
             self.assertEqual(tally.errors, [])
             states = collections.Counter()
             for job_id in tally.ids:
@@ -98,6 +94,30 @@ class ChaosTest(unittest.TestCase):
                        f"descriptors back to {before}, now {descriptors(daemon.process.pid)}")
             self.check_slots(daemon)
             print(f"{len(tally.ids)} jobs, {tally.rejected} refusals, states {dict(states)}")
+
+    def test_a_supervisor_killed_in_the_middle_of_it(self):
+        with Daemon(TOPOLOGY) as daemon:
+            end = time.monotonic() + min(ARGUMENTS.seconds, 10)
+            tally, threads = self.start_clients(daemon, end)
+            wait_until(lambda: time.monotonic() > end - 2, 60, "time of the kill")
+            os.kill(daemon.process.pid, signal.SIGKILL)
+            daemon.process.wait(10)
+            wait_until(lambda: not processes(str(daemon.folder)), 1, "workers gone within a second")
+            self.join(threads)
+            self.assertTrue(tally.ids)
+            self.assertEqual(tally.errors, [], "whoever waits is told that the daemon is gone")
+
+    def start_clients(self, daemon, end):
+        tally = Tally()
+        threads = [threading.Thread(target=client_life, args=(daemon, tally, f"{ARGUMENTS.seed}.{i}", end)) for i in range(ARGUMENTS.clients)]
+        for thread in threads:
+            thread.start()
+        return tally, threads
+
+    def join(self, threads):
+        for thread in threads:
+            thread.join(ARGUMENTS.seconds + 180)
+        self.assertFalse([thread for thread in threads if thread.is_alive()], "a client hangs")
 
     def check_counters(self, daemon, states, tally):
         metrics = daemon.metrics()
