@@ -1,0 +1,102 @@
+"""One tensor at a time from a producer to a consumer process with torch.multiprocessing, timed as latentd times its edges.
+
+A hand-off is: copy the stage's tensor into shared memory, send it through a torch.multiprocessing queue, copy it into
+the consumer's own tensor, acknowledge. With --reuse two shared tensors are sent once and used in turn, and the queue
+carries only which one: no more can be had from this module. Prints one JSON object a size: p50, p95 and mean in
+microseconds.
+
+    python tests/bench/handoff_torch_multiprocessing.py --sizes 65536,1048576 [--transfers 200] [--threads 1] [--reuse]
+"""
+import argparse
+import json
+import statistics
+import time
+
+import torch
+import torch.multiprocessing as mp
+
+WARM_UP = 20
+
+
+def consume(queue, acknowledgements, count, threads):
+    torch.set_num_threads(threads)
+    target, kept = None, []
+    for _ in range(count):
+        shared = queue.get()
+        if isinstance(shared, list):
+            kept = shared
+            shared = queue.get()
+        if isinstance(shared, int):
+            shared = kept[shared]
+        if target is None:
+            target = torch.empty(shared.shape, dtype=shared.dtype)
+        target.copy_(shared)
+        del shared
+        acknowledgements.put(None)
+
+
+def send_new(source, queue):
+    """A new shared tensor each time: the consumer may still hold the previous one, and torch offers no slots."""
+    shared = torch.empty_like(source).share_memory_()
+    shared.copy_(source)
+    queue.put(shared)
+
+
+class KeptSender:
+    def __init__(self, source, queue):
+        self.kept = [torch.empty_like(source).share_memory_() for _ in range(2)]
+        self.turn = 0
+        queue.put(self.kept)
+
+    def __call__(self, source, queue):
+        self.kept[self.turn].copy_(source)
+        queue.put(self.turn)
+        self.turn = 1 - self.turn
+
+
+def measure(size, arguments):
+    context = mp.get_context("spawn")
+    # SimpleQueue: no feeder thread, so the fastest queue of the module.
+    queue, acknowledgements = context.SimpleQueue(), context.SimpleQueue()
+    count = arguments.transfers + WARM_UP
+    consumer = context.Process(target=consume, args=(queue, acknowledgements, count, arguments.threads), daemon=True)
+    consumer.start()
+    source = torch.rand(size // 4)
+    send = KeptSender(source, queue) if arguments.reuse else send_new
+    samples = []
+    for i in range(count):
+        start = time.perf_counter()
+        send(source, queue)
+        acknowledgements.get()
+        if i >= WARM_UP:
+            samples.append(1e6 * (time.perf_counter() - start))
+    consumer.join(60)
+    ordered = sorted(samples)
+    result = {
+        "bytes": size,
+        "transfers": arguments.transfers,
+        "reuse": arguments.reuse,
+        "p50_us": round(ordered[len(ordered) // 2], 1),
+        "p95_us": round(ordered[int(len(ordered) * 0.95)], 1),
+        "mean_us": round(statistics.fmean(ordered), 1),
+    }
+    if arguments.samples:
+        result["samples_us"] = [round(sample, 1) for sample in samples]
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="65536,1048576,16777216,67108864,268435456")
+    parser.add_argument("--transfers", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--reuse", action="store_true", help="two shared tensors for all transfers")
+    parser.add_argument("--samples", action="store_true", help="print every transfer's time too")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    for size in map(int, arguments.sizes.split(",")):
+        print(json.dumps(measure(size, arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
