@@ -1,0 +1,106 @@
+"""What takes too long, while starting or running, ends with the deadline's name; a start is all or nothing."""
+import os
+import pathlib
+import signal
+import sys
+import time
+import unittest
+
+from google.protobuf.duration_pb2 import Duration
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+import topologies
+from client import api
+from daemon import Daemon, processes, wait_until
+from daemon_case import DEADLINE_EXCEEDED, SLOW, DaemonCase
+
+
+class StartTest(DaemonCase):
+    """All or nothing: what cannot start ends the daemon with the first cause, and leaves nothing."""
+
+    def refused(self, topology, *words, seconds=30, **kwargs):
+        start = time.monotonic()
+        code, text = Daemon.refused(topology, seconds=seconds, **kwargs)
+        self.assertEqual(code, 1, text)
+        last = text[text.rindex("latentd: "):]
+        for word in words:
+            self.assertIn(word, last, text)
+        return time.monotonic() - start
+
+    def test_one_of_three_fails_to_load(self):
+        for options in (dict(source="fail_load: true", relay="load_ms: 20000"), dict(sink="fail_load: true", source="load_ms: 20000")):
+            group = "first" if "fail_load" in options.get("source", "") else "last"
+            self.assertLess(self.refused(topologies.noop(**options), group, "fail_load"), 15, "the others are not awaited")
+
+    def test_a_load_that_hangs(self):
+        self.refused(topologies.noop(relay="load_ms: 3000000", extra="deadlines: {load: 8s}"), "middle", "loading", "deadlines.load", "8 s")
+
+    def test_a_warm_up_that_hangs(self):
+        self.refused(topologies.noop(sink="warm_up_ms: 3000000", extra="deadlines: {warm_up: 1s}"), "last", "deadlines.warm_up", "1 s")
+
+    def test_killed_while_loading_the_first_time(self):
+        daemon = Daemon(topologies.noop(relay="load_ms: 60000"))
+        daemon.launch()
+        try:
+            wait_until(lambda: "waiting: middle is not ready; rank 0 loading" in daemon.log(), 30, "the load is under way")
+            pid = next(pid for pid, command in daemon.workers() if "--group middle" in command)
+            os.kill(pid, signal.SIGKILL)
+            self.assertEqual(daemon.process.wait(10), 1)
+            self.assertIn("died while loading: signal SIGKILL", daemon.log()[daemon.log().rindex("latentd: "):])
+            wait_until(lambda: not processes(str(daemon.folder)), 1, "no process left")
+        finally:
+            daemon.clean_up()
+
+    def test_interrupted_while_loading(self):
+        daemon = Daemon(topologies.noop(relay="load_ms: 60000"))
+        daemon.launch()
+        try:
+            wait_until(daemon.workers, 20, "workers")
+            self.assertEqual(daemon.stop(10), 0)
+            daemon.assert_nothing_left()
+        finally:
+            daemon.clean_up()
+
+
+class DeadlineTest(DaemonCase):
+    def submit(self, **request):
+        parameters = api.JobParameters(prompt="x", format=api.OUTPUT_FORMAT_NPY)
+        return self.client.jobs.Submit(api.SubmitRequest(parameters=parameters, **request), timeout=10)
+
+    def test_a_step_without_progress(self):
+        daemon = self.run_daemon(topologies.noop(relay="steps: 3, step_ms: 5", extra="deadlines: {stall: 1s, heartbeat_miss: 1h}"))
+        pid = self.worker("middle")
+        os.kill(pid, signal.SIGSTOP)
+        start = time.monotonic()
+        self.expect_failed(self.client.wait(self.submit().id), DEADLINE_EXCEEDED, "middle", "1 s", "stall_timeout")
+        self.assertLess(time.monotonic() - start, 5)
+        # It does not obey the cancellation either: its group is replaced.
+        self.worker("middle", other_than=pid)
+        self.expect_next_succeeds()
+        self.assertIn('latentd_worker_restarts_total{group="middle",reason="recycle"}', daemon.metrics())
+
+    def test_progress_extends_the_stall_timer(self):
+        self.run_daemon(topologies.noop(relay="steps: 30, step_ms: 50", extra="deadlines: {stall: 700ms}"))
+        self.expect_next_succeeds()
+
+    def test_a_request_has_its_own_stall_timeout(self):
+        self.run_daemon(topologies.noop(relay="steps: 2, step_ms: 3000"))
+        job = self.submit(stall_timeout=Duration(nanos=500_000_000))
+        self.expect_failed(self.client.wait(job.id), DEADLINE_EXCEEDED, "middle", "0.5 s")
+        self.expect_next_succeeds()
+
+    def test_a_job_past_its_deadline(self):
+        self.run_daemon(topologies.noop(relay=SLOW))
+        running = self.submit(deadline=Duration(seconds=1))
+        queued = [self.submit(deadline=Duration(seconds=2)) for _ in range(3)]
+        start = time.monotonic()
+        self.expect_failed(self.client.wait(running.id), DEADLINE_EXCEEDED, "deadline", "middle")
+        self.assertLess(time.monotonic() - start, 3)
+        for job in queued:
+            self.expect_failed(self.client.wait(job.id), DEADLINE_EXCEEDED, "deadline")
+        self.assertLess(time.monotonic() - start, 5)
+
+
+if __name__ == "__main__":
+    unittest.main()
