@@ -1,6 +1,5 @@
 """Checkpoints that are damaged, incomplete or not for us: the daemon does not start, and says which file, tensor or key."""
 import json
-import os
 import pathlib
 import struct
 import sys
