@@ -13,7 +13,8 @@
 namespace latentd::supervisor {
 
 // Deadlines of worker processes: each phase of a start has one, and a registered worker sends heartbeats. What is late
-// is told once; the caller ends that worker.
+// is told once; the caller ends that worker. A silence during which this process itself did not run is excused once:
+// a daemon that was stopped finds its workers' heartbeats unread.
 // Owner: Fleet. Thread: the supervisor's loop.
 class HealthMonitor {
  public:
@@ -49,6 +50,7 @@ class HealthMonitor {
     std::chrono::milliseconds limit{};
     std::optional<Clock::TimePoint> phase_deadline;
     std::optional<Clock::TimePoint> silence_deadline;
+    bool excused = false;  // its present silence
   };
 
   const Clock& clock_;

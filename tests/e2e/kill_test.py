@@ -90,7 +90,8 @@ class KillTest(DaemonCase):
             wait_until(lambda: cpu_seconds(middle) - before > 0.03, 20, "the consumer ran its steps")
         finally:
             os.kill(daemon.process.pid, signal.SIGCONT)
-        self.assertEqual(self.client.wait(job.id).state, SUCCEEDED)
+        ended = self.client.wait(job.id)
+        self.assertEqual(ended.state, SUCCEEDED, ended.error)
 
     def test_one_port_two_daemons(self):
         daemon = self.run_daemon(topologies.noop())

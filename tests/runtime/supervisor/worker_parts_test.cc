@@ -71,6 +71,21 @@ TEST_CASE("health_monitor: a phase has its deadline, named, with what it was doi
   CHECK(health.takeOverdue().empty());
 }
 
+TEST_CASE("health_monitor: a silence in which the daemon itself stood still is excused once", "[supervisor]") {
+  testing::ManualClock clock;
+  HealthMonitor health(clock, milliseconds(1000));
+  health.heartbeat(kWorker);
+  clock.advance(milliseconds(5000));
+  CHECK(health.takeOverdue().empty());
+  CHECK(health.nextDeadline() == clock.now() + milliseconds(1000));
+  clock.advance(milliseconds(5000));
+  CHECK(health.takeOverdue().size() == 1);
+  // Whoever was heard again may be excused again.
+  health.heartbeat(kWorker);
+  clock.advance(milliseconds(5000));
+  CHECK(health.takeOverdue().empty());
+}
+
 TEST_CASE("health_monitor: silence counts from the last heartbeat", "[supervisor]") {
   testing::ManualClock clock;
   HealthMonitor health(clock, milliseconds(1000));
