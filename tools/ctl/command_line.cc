@@ -77,6 +77,7 @@ class CommandLine {
                                 CLI::AsNumberWithUnit::CASE_SENSITIVE);
     command->add_option(name, seconds, description + ", such as 90s, 10m or 1h")
         ->transform(units.description(""))
+        ->check(CLI::NonNegativeNumber.description(""))
         ->type_name("DURATION");
   }
 
