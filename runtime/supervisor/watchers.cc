@@ -19,7 +19,10 @@ class Watchers::Handle final : public JobService::Watch {
 
 std::unique_ptr<JobService::Watch> Watchers::add(const JobId& job, JobService::WatchCallback callback) {
   auto shared = std::make_shared<Shared>();
-  shared->callback = std::move(callback);
+  {
+    const MutexLock held(shared->mutex);
+    shared->callback = std::move(callback);
+  }
   watches_[job].push_back(shared);
   return std::make_unique<Handle>(std::move(shared));
 }
