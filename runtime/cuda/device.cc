@@ -1,0 +1,49 @@
+#include "runtime/cuda/device.h"
+
+#include <cstdio>
+
+#include "runtime/cuda/cuda_status.h"
+
+namespace latentd::cuda {
+
+StatusOr<std::string> deviceUuid(DeviceIndex device) {
+  cudaDeviceProp properties;
+  LATENTD_CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, device.value),
+                               "properties of cuda:" + std::to_string(device.value));
+  // The form that nvidia-smi prints: 8-4-4-4-12 hexadecimal digits.
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    char digits[3];
+    std::snprintf(digits, sizeof(digits), "%02x", static_cast<unsigned char>(properties.uuid.bytes[i]));
+    if (i == 4 || i == 6 || i == 8 || i == 10) text.push_back('-');
+    text.append(digits);
+  }
+  return text;
+}
+
+StatusOr<DeviceMemory> deviceMemory(DeviceIndex device) {
+  const DeviceGuard guard(device);
+  LATENTD_CUDA_RETURN_IF_ERROR(guard.error(), "memory of cuda:" + std::to_string(device.value));
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  LATENTD_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes),
+                               "memory of cuda:" + std::to_string(device.value));
+  return DeviceMemory{free_bytes, total_bytes};
+}
+
+StatusOr<bool> enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
+  if (device == peer) return true;
+  int possible = 0;
+  LATENTD_CUDA_RETURN_IF_ERROR(cudaDeviceCanAccessPeer(&possible, device.value, peer.value), "peer access");
+  if (possible == 0) return false;
+  const DeviceGuard guard(device);
+  const cudaError_t error = cudaDeviceEnablePeerAccess(peer.value, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    (void)cudaGetLastError();
+    return true;
+  }
+  LATENTD_CUDA_RETURN_IF_ERROR(error, "peer access");
+  return true;
+}
+
+}  // namespace latentd::cuda
