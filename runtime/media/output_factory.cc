@@ -71,10 +71,13 @@ StatusOr<std::shared_ptr<FrameRing>> makeRing(const VideoSpec& spec) {
 // What the supervisor holds. It finds its task by the ring's id: the task may be gone.
 class SpoolOutputFactory::Handle final : public Output {
  public:
-  Handle(SpoolOutputFactory& factory, std::shared_ptr<FrameRing> ring, uint64_t id)
-      : factory_(factory), ring_(std::move(ring)), id_(id) {}
+  Handle(SpoolOutputFactory& factory, std::shared_ptr<FrameRing> ring, uint64_t id,
+         std::shared_ptr<const std::atomic<bool>> ended)
+      : factory_(factory), ring_(std::move(ring)), id_(id), ended_(std::move(ended)) {}
 
   ~Handle() override {
+    // Nothing is left to abort: a finished job does not wait for the media thread.
+    if (ended_->load(std::memory_order_acquire)) return;
     const Status reason = absl::CancelledError("the output was given up");
     EventLoop& loop = factory_.loop_thread_.loop();
     loop.runAndWait([&] { factory_.withTask(id_, [&](OutputTask& task) { task.fail(reason); }); });
@@ -102,6 +105,7 @@ class SpoolOutputFactory::Handle final : public Output {
   SpoolOutputFactory& factory_;
   const std::shared_ptr<FrameRing> ring_;  // with the task
   const uint64_t id_;
+  const std::shared_ptr<const std::atomic<bool>> ended_;  // with `done`, which sets it
 };
 
 SpoolOutputFactory::SpoolOutputFactory(Options options, std::unique_ptr<Spool> spool, ChildSpawner& spawner,
@@ -183,9 +187,14 @@ StatusOr<std::unique_ptr<Output>> SpoolOutputFactory::open(const JobId& job, con
   const uint64_t id = next_ring_id_.fetch_add(1);
   OutputTask::Deps deps{loop_thread_.loop(), *spool_, options_.encode_deadline, [this] { armExpiry(); },
                         [this, id] { loop_thread_.loop().post([this, id] { running_.erase(id); }); }};
-  auto task = std::make_unique<OutputTask>(std::move(deps), ring, std::move(file), std::move(done));
+  auto ended = std::make_shared<std::atomic<bool>>(false);
+  Done told = [ended, done = std::move(done)](StatusOr<OutputResult> result) {
+    ended->store(true, std::memory_order_release);
+    done(std::move(result));
+  };
+  auto task = std::make_unique<OutputTask>(std::move(deps), ring, std::move(file), std::move(told));
   LATENTD_RETURN_IF_ERROR(start(id, std::move(task), std::move(writer), std::move(encoder)));
-  return std::make_unique<Handle>(*this, std::move(ring), id);
+  return std::make_unique<Handle>(*this, std::move(ring), id, std::move(ended));
 }
 
 Status SpoolOutputFactory::start(uint64_t id, std::unique_ptr<OutputTask> task, std::unique_ptr<FrameWriter> writer,

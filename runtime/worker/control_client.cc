@@ -55,8 +55,12 @@ void ControlClient::write() {
   ::pthread_setname_np(::pthread_self(), "control-write");
   while (!events_.ended()) {
     const auto event = events_.pop(std::chrono::steady_clock::now() + kIdleWait);
+    if (!event) continue;
+    // What is queued already follows in the same packet: a short stage's events then wake the supervisor once.
+    grpc::WriteOptions options;
+    if (events_.size() > 0) options.set_buffer_hint();
     // A broken stream ends the reader too, which tells.
-    if (event && !stream_->Write(*event)) return;
+    if (!stream_->Write(*event, options)) return;
   }
   stream_->WritesDone();
 }

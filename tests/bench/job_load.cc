@@ -23,8 +23,8 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// A queue of some hundred jobs loses a few in this time, so that it never runs dry while we wait.
-constexpr std::chrono::milliseconds kFullQueueWait{5};
+// A queue of 256 jobs loses some 30 in this time, so that it never runs dry while we wait.
+constexpr std::chrono::milliseconds kFullQueueWait{25};
 constexpr std::chrono::seconds kCallDeadline{10};
 // No job of this size stays in a queue for so long; a daemon that takes none is stuck.
 constexpr std::chrono::seconds kPatience{30};
