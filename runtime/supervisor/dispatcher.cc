@@ -299,8 +299,8 @@ void Dispatcher::discardPromises(JobRun& run) {
       discard.set_sync(true);
       discard.set_request_id(request);
       discard.set_reason(run.cancelled() ? "cancelled" : "failed");
-      discards_.emplace(
-          request, Discard{run.spec.id, EdgeIndex(edge), *artifact, Rank(rank), clock_.now() + run.spec.stall_timeout});
+      discards_.emplace(request,
+                        Discard{run.spec.id, EdgeIndex(edge), *artifact, Rank(rank), clock_.now() + endLimit(run)});
       sink_.send({GroupIndex(static_cast<uint32_t>(consumer)), Rank(rank)}, command);
     }
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -148,6 +149,8 @@ class Dispatcher {
   std::optional<Clock::TimePoint> headDeadline(const Lane& lane, GroupIndex group) const;
   void reportDue(Clock::TimePoint now);
   void headOverdue(GroupIndex group);
+  // How long a command that was cancelled may take to end before its group is replaced.
+  std::chrono::milliseconds endLimit(const JobRun& run) const;
   std::string describeStage(const JobRun& run, GroupIndex group) const;
 
   const config::Topology& topology_;

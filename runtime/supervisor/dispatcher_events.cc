@@ -155,7 +155,7 @@ void Dispatcher::onOutputDone(const JobId& job, StatusOr<media::OutputResult> re
 // ---- time -----------------------------------------------------------------------------------------------------
 
 // Only the first command of a lane runs, so only it can stall; and only once its producers have ended, for until then
-// the fault would be theirs. A command that was cancelled has the same time to end.
+// the fault would be theirs.
 std::optional<Clock::TimePoint> Dispatcher::headDeadline(const Lane& lane, GroupIndex group) const {
   if (lane.in_flight.empty()) return std::nullopt;
   const JobRun& run = *lane.in_flight.front();
@@ -164,7 +164,13 @@ std::optional<Clock::TimePoint> Dispatcher::headDeadline(const Lane& lane, Group
     return run.stages[topology_.edges[edge.value].from].state == StageRun::State::kEnded;
   });
   if (!inputs_exist && !stage.cancel_sent) return std::nullopt;
-  return std::max(lane.head_since, stage.moved) + run.spec.stall_timeout;
+  return std::max(lane.head_since, stage.moved) + (run.outcome ? endLimit(run) : run.spec.stall_timeout);
+}
+
+// A job may ask for less patience with itself. That its command has not ended by then does not make its worker a broken
+// one: only the topology's limit says so.
+std::chrono::milliseconds Dispatcher::endLimit(const JobRun& run) const {
+  return std::max(run.spec.stall_timeout, topology_.deadlines.stall);
 }
 
 Clock::TimePoint Dispatcher::nextDeadline() const {
@@ -211,18 +217,18 @@ void Dispatcher::reportDue(Clock::TimePoint now) {
 void Dispatcher::headOverdue(GroupIndex group) {
   JobRun& run = *lanes_[group.value].in_flight.front();
   StageRun& stage = run.stages[group.value];
-  const std::string seconds = fmt::format("{:g} s", std::chrono::duration<double>(run.spec.stall_timeout).count());
+  const auto seconds = [](std::chrono::duration<double> limit) { return fmt::format("{:g} s", limit.count()); };
   if (!run.outcome) {
     lanes_[group.value].stalled = true;
     endRun(run,
-           absl::DeadlineExceededError(
-               fmt::format("no progress for {} (stall_timeout; {})", seconds, describeStage(run, group))),
+           absl::DeadlineExceededError(fmt::format("no progress for {} (stall_timeout; {})",
+                                                   seconds(run.spec.stall_timeout), describeStage(run, group))),
            Certainty::kCause);
     return;
   }
   stage.moved = clock_.now();
   host_.onGroupUnusable(group, absl::UnavailableError(fmt::format("a cancelled command did not end within {} ({})",
-                                                                  seconds, describeStage(run, group))));
+                                                                  seconds(endLimit(run)), describeStage(run, group))));
 }
 
 }  // namespace latentd::supervisor

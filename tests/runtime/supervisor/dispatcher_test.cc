@@ -46,6 +46,7 @@ struct Host final : DispatcherHost {
 
 struct Fixture {
   explicit Fixture(std::vector<uint32_t> ranks = {1, 1, 1}) : topology(chainTopology(ranks)) {
+    topology.deadlines.stall = kStall;
     for (uint32_t edge = 0; edge < topology.edges.size(); ++edge)
       dispatcher.edgeOpened(EdgeIndex(edge), channel(edge));
     for (uint32_t group = 0; group < topology.groups.size(); ++group)
@@ -303,6 +304,22 @@ TEST_CASE("dispatcher: a stage without progress stalls its job, progress extends
   CHECK(fixture.host.unusable.empty());
 }
 
+TEST_CASE("dispatcher: a job's own short stall_timeout does not make its worker a broken one", "[supervisor]") {
+  Fixture fixture;
+  fixture.topology.deadlines.stall = 10 * kStall;
+  fixture.submit("a");
+  fixture.start(0, "a");
+  fixture.clock.advance(kStall);
+  fixture.dispatcher.onTimer();
+  REQUIRE(fixture.host.ended.at("a").code() == absl::StatusCode::kDeadlineExceeded);
+  fixture.clock.advance(10 * kStall - milliseconds(1));
+  fixture.dispatcher.onTimer();
+  CHECK(fixture.host.unusable.empty());
+  fixture.clock.advance(milliseconds(1));
+  fixture.dispatcher.onTimer();
+  CHECK(fixture.host.unusable.size() == 3);
+}
+
 TEST_CASE("dispatcher: behind a stalled command nothing is begun until it has ended or its group is replaced",
           "[supervisor]") {
   for (const bool obeys : {true, false}) {
@@ -360,7 +377,7 @@ TEST_CASE("dispatcher: a group that does not end a cancelled command is told, on
   fixture.failed(2, "a", absl::StatusCode::kCancelled);
   fixture.clock.advance(kStall);
   fixture.dispatcher.onTimer();
-  REQUIRE(fixture.host.unusable.size() == 1);
+  REQUIRE(fixture.host.unusable.size() == 3);
   CHECK(fixture.host.unusable[0].first == 0);
   fixture.dispatcher.onTimer();
   CHECK(fixture.host.unusable.size() == 1);
