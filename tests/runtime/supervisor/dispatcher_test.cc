@@ -377,7 +377,7 @@ TEST_CASE("dispatcher: a group that does not end a cancelled command is told, on
   fixture.failed(2, "a", absl::StatusCode::kCancelled);
   fixture.clock.advance(kStall);
   fixture.dispatcher.onTimer();
-  REQUIRE(fixture.host.unusable.size() == 3);
+  REQUIRE(fixture.host.unusable.size() == 1);
   CHECK(fixture.host.unusable[0].first == 0);
   fixture.dispatcher.onTimer();
   CHECK(fixture.host.unusable.size() == 1);
