@@ -129,7 +129,7 @@ class Daemon:
         return self.log_path.read_text(errors="replace")
 
     def workers(self):
-        return [(pid, command) for pid, command in processes(str(self.folder)) if command.split()[0].endswith("latent-worker")]
+        return [(pid, command) for pid, command in processes(str(self.folder)) if command.split(" ")[0].endswith("latent-worker")]
 
     def metrics(self):
         """name{labels} -> value of the samples."""

@@ -17,7 +17,7 @@ GROUPS = ("first", "middle", "last")
 
 
 def encoders(daemon):
-    return [pid for pid, command in processes(str(daemon.folder)) if command.split()[0].endswith("latent-encoder")]
+    return [pid for pid, command in processes(str(daemon.folder)) if command.split(" ")[0].endswith("latent-encoder")]
 
 
 class KillAtABadMomentTest(DaemonCase):

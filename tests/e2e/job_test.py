@@ -147,7 +147,7 @@ class JobTest(unittest.TestCase):
 
     def test_no_process_is_left_after_a_job(self):
         self.make(format=api.OUTPUT_FORMAT_MP4)
-        self.assertFalse([command for _, command in processes(str(self.daemon.folder)) if command.split()[0].endswith("latent-encoder")])
+        self.assertFalse([command for _, command in processes(str(self.daemon.folder)) if command.split(" ")[0].endswith("latent-encoder")])
 
 
 if __name__ == "__main__":
