@@ -2,10 +2,12 @@
 
 A hand-off is: copy the stage's tensor into shared memory, send it through a torch.multiprocessing queue, copy it into
 the consumer's own tensor, acknowledge. With --reuse two shared tensors are sent once and used in turn, and the queue
-carries only which one: no more can be had from this module. Prints one JSON object a size: p50, p95 and mean in
-microseconds.
+carries only which one: no more can be had from this module. With --compute-ms the producer makes a new tensor and
+computes before each hand-off, as a stage does, so that nobody is awake or in a cache by accident. Prints one JSON object a
+size: p50, p95 and mean in microseconds.
 
     python tests/bench/handoff_torch_multiprocessing.py --sizes 65536,1048576 [--transfers 200] [--threads 1] [--reuse]
+                                                        [--compute-ms 5]
 """
 import argparse
 import json
@@ -54,6 +56,13 @@ class KeptSender:
         self.turn = 1 - self.turn
 
 
+def compute(milliseconds):
+    """Takes this much processor time."""
+    end = time.thread_time() + milliseconds / 1e3
+    while time.thread_time() < end:
+        pass
+
+
 def measure(size, arguments):
     context = mp.get_context("spawn")
     # SimpleQueue: no feeder thread, so the fastest queue of the module.
@@ -61,10 +70,13 @@ def measure(size, arguments):
     count = arguments.transfers + WARM_UP
     consumer = context.Process(target=consume, args=(queue, acknowledgements, count, arguments.threads), daemon=True)
     consumer.start()
-    source = torch.rand(size // 4)
+    source = torch.full((size // 4,), 0.5)
     send = KeptSender(source, queue) if arguments.reuse else send_new
     samples = []
     for i in range(count):
+        if arguments.compute_ms:
+            compute(arguments.compute_ms)
+            source = torch.full((size // 4,), float(i))
         start = time.perf_counter()
         send(source, queue)
         acknowledgements.get()
@@ -91,6 +103,7 @@ def main():
     parser.add_argument("--transfers", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--reuse", action="store_true", help="two shared tensors for all transfers")
+    parser.add_argument("--compute-ms", type=float, default=0, help="processor time before each transfer")
     parser.add_argument("--samples", action="store_true", help="print every transfer's time too")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
