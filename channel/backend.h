@@ -78,8 +78,9 @@ class ExportedPool {
   // `offset` bytes into the slot as a dense tensor, and records that the slot is ready. Asynchronous on a device: it
   // is submitted when this returns.
   virtual Status fill(SlotIndex slot, uint64_t offset, const TensorView& source, uint64_t copied_by) = 0;
-  // Waits for submitted fills and lets go of that consumer rank's events; no fill() follows.
-  virtual Status dropAttachment(Rank consumer) = 0;
+  // Lets go of that consumer rank's events, once no submitted fill waits for them; no fill() follows. Never blocks:
+  // false while the device still works, so ask again.
+  virtual StatusOr<bool> tryDropAttachment(Rank consumer) = 0;
 };
 
 // The same memory as a consumer rank sees it. Owner: the consumer, and borrowed artifacts. Thread: read(), complete()
@@ -92,13 +93,16 @@ class ImportedPool {
   // Orders the copy after the slot is ready, then copies the regions of the dense tensor at `offset` into `target`.
   virtual Status read(SlotIndex slot, uint64_t offset, std::span<const CopyRegion> regions,
                       const TensorView& target) = 0;
+  // This rank's device reads slots where they are: borrow() may be called.
+  virtual bool lends() const = 0;
   // The first element of the dense tensor at `offset`, ordered after the slot is ready.
   virtual StatusOr<void*> borrow(SlotIndex slot, uint64_t offset) = 0;
-  // Records the completion of everything read from the slot: before +generation, never before -generation. For a
-  // one-shot buffer, whose exporter has no event of ours to wait for, waits for it.
+  // Records the completion of everything read from the slot: before +generation, never before -generation. Where the
+  // exporter has no event of ours to wait for (a one-shot buffer, a CPU producer), waits for it, within a deadline.
   virtual Status complete(SlotIndex slot) = 0;
-  // Waits for submitted reads, and unmaps: no read() or borrow() follows. This side's events stay.
-  virtual Status unmap() = 0;
+  // Unmaps, once no submitted read uses the memory: no read() or borrow() follows. This side's events stay. Never
+  // blocks: false while the device still works, so ask again.
+  virtual StatusOr<bool> tryUnmap() = 0;
 };
 
 // Sizes of a pool.
@@ -107,6 +111,7 @@ struct PoolLayout {
   uint32_t slots = 1;
   uint64_t slot_stride = 0;  // bytes, a multiple of kSlotAlignment
   uint64_t bytes = 0;        // the whole pool
+  bool one_shot = false;     // the buffer of one artifact: freed at its acknowledgement
 };
 
 // A transport. Owners: the endpoints of this process (shared: they end in any order). Thread: any.

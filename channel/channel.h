@@ -73,6 +73,7 @@ struct ChannelContext {
   EventLoop* loop = nullptr;  // running on its own thread; callbacks come on that thread
   const Clock* clock = nullptr;
   FaultPoints* faults = nullptr;  // tests only
+  std::stop_token cancel;         // ends an openConsumer() that waits for its peers: CANCELLED
 };
 
 // ---- producer ----------------------------------------------------------------------------------------------

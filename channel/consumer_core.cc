@@ -46,6 +46,8 @@ StatusOr<ArtifactTree> ConsumerCore::receive(SequenceNumber sequence, Allocator&
   LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, wait));
   StatusOr<ArtifactTree> tree = copyOut(claim, allocator);
   if (!tree.ok()) {
+    // Copies that were submitted before the one that failed may still run.
+    completeReads(claim).IgnoreError();
     giveUp(sequence, "failed");
     return annotate(tree.status(), "receiving number " + std::to_string(sequence.value) + " of " + spec_.edge);
   }
@@ -91,10 +93,11 @@ StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, Artif
     return reason;
   }
   StatusOr<Claim> claim = plan(waited);
-  if (claim.ok() && next == ArtifactState::kBorrowed && !claim->inOnePiece()) {
+  if (claim.ok() && next == ArtifactState::kBorrowed && !claim->canBeLent()) {
     return makeStatus(absl::StatusCode::kFailedPrecondition,
                       "number " + std::to_string(sequence.value) + " of " + spec_.edge +
-                          " lies in the slots of several producer ranks: receive() it");
+                          " lies in the slots of several producer ranks, or on the other side of the host: receive() "
+                          "it");
   }
   if (!claim.ok()) {
     // The number ends here; the channel goes on.
@@ -161,8 +164,11 @@ void ConsumerCore::pollSources(Clock::Duration longest) {
   uint64_t ignored;
   [[maybe_unused]] const ssize_t drained = ::read(wake_.get(), &ignored, sizeof(ignored));
   polling_ = false;
-  for (Source& source : sources_) {
-    if (source.link.isOpen()) source.link.setMuted(false);
+  // Read before the loop may look again: it would be woken for what is read here.
+  for (size_t p = 0; p < sources_.size(); ++p) {
+    if (!sources_[p].link.isOpen()) continue;
+    readSource(p);
+    sources_[p].link.setMuted(false);
   }
   // Another waiting call may take over the polling.
   changed_.notifyAll();
@@ -177,15 +183,19 @@ void ConsumerCore::wakeWaiters() {
 
 // ---- the end of a number -------------------------------------------------------------------------------------
 
-Status ConsumerCore::finish(SequenceNumber sequence, const Claim& claim) {
-  Status completed;
-  for (size_t p = 0; p < claim.records.size() && completed.ok(); ++p) {
+Status ConsumerCore::completeReads(const Claim& claim) {
+  for (size_t p = 0; p < claim.records.size(); ++p) {
     const std::vector<Record::Leaf>& leaves = claim.records[p]->leaves;
-    for (size_t i = 0; i < leaves.size() && completed.ok(); ++i) {
+    for (size_t i = 0; i < leaves.size(); ++i) {
       if (claim.pools[p][i] == nullptr) continue;
-      completed = claim.pools[p][i]->complete(leaves[i].slot ? leaves[i].slot->slot : SlotIndex(0));
+      LATENTD_RETURN_IF_ERROR(claim.pools[p][i]->complete(leaves[i].slot ? leaves[i].slot->slot : SlotIndex(0)));
     }
   }
+  return absl::OkStatus();
+}
+
+Status ConsumerCore::finish(SequenceNumber sequence, const Claim& claim) {
+  const Status completed = completeReads(claim);
   MutexLock lock(mutex_);
   const auto found = artifacts_.find(sequence);
   LATENTD_CHECK(found != artifacts_.end(), "a number that is read stays known");

@@ -70,6 +70,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
     std::unique_ptr<ControlMemory> control_memory;
     std::optional<ControlBlock> control;
     std::map<uint32_t, Mapped> pools;      // by profile; at most profiles_max
+    bool pools_gone = false;               // and none comes any more: it is done with, or dead and unmapped
     std::vector<int64_t> last_generation;  // by row and slot: what was published there last
   };
 
@@ -92,8 +93,8 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
     std::vector<std::vector<bool>> read;  // by rank and word of its record: something is read from it
     uint64_t bytes = 0;
 
-    // No leaf is put together from several slots.
-    bool inOnePiece() const;
+    // No leaf is put together from several slots, and this rank's device reads them where they are.
+    bool canBeLent() const;
   };
 
   // ---- consumer_core.cc: the calls ----------------------------------------------------------------------------
@@ -102,6 +103,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   Status waitOnce(SequenceNumber sequence, const WaitOptions& wait, std::vector<ProgressWatch>& watches)
       REQUIRES(mutex_);
   void pollSources(Clock::Duration longest) REQUIRES(mutex_);
+  static Status completeReads(const Claim& claim);
   Status finish(SequenceNumber sequence, const Claim& claim) EXCLUDES(mutex_);
   void giveUp(SequenceNumber sequence, std::string_view reason) EXCLUDES(mutex_);
   Status rememberDiscard(SequenceNumber sequence, std::string_view reason, std::function<void(const Status&)> done)
@@ -125,6 +127,11 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   Status onPool(size_t rank, const v1::PoolAnnounce& announcement, Frame& frame) REQUIRES(mutex_);
   Status onPublication(size_t rank, const v1::Publication& message, Frame& frame) REQUIRES(mutex_);
   Status onAborted(size_t rank, const v1::Aborted& message) REQUIRES(mutex_);
+  // Asks for the pools of the record that could not be mapped once more.
+  void requestLostPools(size_t rank, const Record& record) REQUIRES(mutex_);
+  bool awaitsPool(const Artifact& artifact) const REQUIRES(mutex_);
+  // Moves it on once every rank has published it and no pool that it needs is on its way.
+  void arriveIfComplete(Artifact& artifact) REQUIRES(mutex_);
   Status checkGenerations(size_t rank, const Record& record, bool& stale) REQUIRES(mutex_);
   Status importOneShot(Record& record, const v1::Ticket& ticket, Frame& frame);
   // Null if the number has ended here.
@@ -137,6 +144,9 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   void failLocked(const Status& status, bool orderly = false) REQUIRES(mutex_);
   void retireLocked() REQUIRES(mutex_);
   void advanceRetireLocked() REQUIRES(mutex_);
+  // advanceRetireLocked() once more, when a device may have caught up.
+  void lookAgainLocked() REQUIRES(mutex_);
+  StatusOr<bool> tryUnmapAll(Source& source) REQUIRES(mutex_);
   void wakeWaiters() REQUIRES(mutex_);
   void closeGoneLinks() EXCLUDES(mutex_);
   void callLater(std::function<void()> callback);
@@ -161,6 +171,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   std::map<SequenceNumber, Artifact> artifacts_ GUARDED_BY(mutex_);  // at most kPendingArtifactsMax
   SequenceSet ended_ GUARDED_BY(mutex_);
   uint32_t readers_ GUARDED_BY(mutex_) = 0;  // artifacts being copied or borrowed: pools stay mapped for them
+  bool looking_again_ GUARDED_BY(mutex_) = false;
   bool polling_ GUARDED_BY(mutex_) = false;  // a thread waits on the sockets
   ConsumerStats stats_ GUARDED_BY(mutex_);
 };

@@ -10,8 +10,13 @@
 // The part of ConsumerCore that works out what to read of an artifact that arrived, and reads it.
 namespace latentd::channel {
 
-bool ConsumerCore::Claim::inOnePiece() const {
-  return std::all_of(plans.begin(), plans.end(), [](const LeafPlan& leaf) { return leaf.regions.size() <= 1; });
+bool ConsumerCore::Claim::canBeLent() const {
+  const bool in_one_piece =
+      std::all_of(plans.begin(), plans.end(), [](const LeafPlan& leaf) { return leaf.regions.size() <= 1; });
+  const auto lends = [](const auto& pool) { return pool == nullptr || pool->lends(); };
+  return in_one_piece && std::all_of(pools.begin(), pools.end(), [&](const auto& of_rank) {
+           return std::all_of(of_rank.begin(), of_rank.end(), lends);
+         });
 }
 
 StatusOr<ConsumerCore::Claim> ConsumerCore::plan(Artifact& artifact) {
@@ -71,13 +76,7 @@ StatusOr<std::shared_ptr<ImportedPool>> ConsumerCore::poolOf(Claim& claim, size_
   claim.read[rank][word] = true;
   Mapped& mapped = sources_[rank].pools.at(part.slot->row.value);
   if (mapped.pool == nullptr) {
-    // Its descriptor was lost for want of a free one, or there was no memory: ask again, for the next number.
-    if (!mapped.requested) {
-      v1::Message message = newMessage();
-      message.mutable_pool_request()->set_profile(part.slot->row.value);
-      sendTo(sources_[rank], message);
-      mapped.requested = true;
-    }
+    // Its descriptor was lost for want of a free one, or there was no memory, twice: the next number asks again.
     return mapped.status;
   }
   return mapped.pool;
@@ -120,7 +119,7 @@ StatusOr<ArtifactTree> ConsumerCore::lend(const Claim& claim) {
     view.dtype = claim.records[0]->leaves[i].desc.dtype();
     view.shape = plan.shape;
     view.strides = contiguousStrides(plan.shape);
-    view.device = claim.records[0]->leaves[i].desc.device();
+    view.device = device_;  // a peer's memory is read from here
     view.whole = claim.records[0]->leaves[i].whole;
     for (const CopyRegion& region : plan.regions) {
       const Record::Leaf& part = claim.records[region.source_rank]->leaves[i];

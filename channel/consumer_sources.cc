@@ -1,7 +1,10 @@
 #include <poll.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <stop_token>
 #include <string>
 #include <utility>
 
@@ -103,7 +106,15 @@ Status ConsumerCore::greet(Source& source, Rank producer, const std::string& add
 }
 
 StatusOr<v1::Message> ConsumerCore::readOne(Link& link, Clock::TimePoint deadline, Frame& frame) const {
+  // The count stays in the eventfd; nobody waits on it before this endpoint is bound, and it will not be.
+  const std::stop_callback interrupt(context_.cancel, [this] {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+  });
   for (;;) {
+    if (context_.cancel.stop_requested()) {
+      return makeStatus(absl::StatusCode::kCancelled, "the handshake was cancelled");
+    }
     LATENTD_ASSIGN_OR_RETURN(const Link::Received received, link.receive(frame));
     if (received == Link::Received::kClosed) {
       return makeStatus(absl::StatusCode::kUnavailable, "it closed the connection during the handshake");
@@ -119,8 +130,8 @@ StatusOr<v1::Message> ConsumerCore::readOne(Link& link, Clock::TimePoint deadlin
           absl::StatusCode::kDeadlineExceeded,
           "it did not answer the handshake within " + std::to_string(spec_.progress_timeout.count()) + " ms");
     }
-    pollfd waited{link.pollFd(), POLLIN, 0};
-    ::poll(&waited, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+    pollfd waited[]{{link.pollFd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    ::poll(waited, std::size(waited), static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
   }
 }
 
@@ -180,6 +191,7 @@ Status ConsumerCore::onMessage(size_t rank, const v1::Message& message, Frame& f
   Source& source = sources_[rank];
   if (message.has_retire_dropped() && source.state.is(SourceState::kUnmapped)) {
     source.pools.clear();  // destroys this side's events
+    source.pools_gone = true;
     v1::Message done = newMessage();
     done.mutable_retire_done();
     sendTo(source, done);
@@ -239,6 +251,8 @@ Status ConsumerCore::onPool(size_t rank, const v1::PoolAnnounce& announcement, F
   const Status status = mapped.status;
   source.pools.insert_or_assign(announcement.profile(), std::move(mapped));
   sendTo(source, message);
+  for (auto& [sequence, artifact] : artifacts_)
+    arriveIfComplete(artifact);
   return wanting ? absl::OkStatus() : status;
 }
 
@@ -309,10 +323,38 @@ Status ConsumerCore::onPublication(size_t rank, const v1::Publication& message, 
   if (artifact->state.is(ArtifactState::kDiscarding)) {
     discardArrived(*artifact);
     endIfComplete(sequence);
-  } else if (artifact->ended_by == everyRank()) {
-    artifact->state.move(ArtifactState::kArrived);
+  } else {
+    requestLostPools(rank, *artifact->records[rank]);
+    arriveIfComplete(*artifact);
   }
   return absl::OkStatus();
+}
+
+void ConsumerCore::requestLostPools(size_t rank, const Record& record) {
+  for (const Record::Leaf& leaf : record.leaves) {
+    if (!leaf.slot) continue;
+    Mapped& mapped = sources_[rank].pools.at(leaf.slot->row.value);
+    if (mapped.pool != nullptr || mapped.requested) continue;
+    mapped.requested = true;
+    v1::Message message = newMessage();
+    message.mutable_pool_request()->set_profile(leaf.slot->row.value);
+    sendTo(sources_[rank], message);
+  }
+}
+
+bool ConsumerCore::awaitsPool(const Artifact& artifact) const {
+  for (size_t p = 0; p < artifact.records.size(); ++p) {
+    if (artifact.records[p] == nullptr) continue;
+    for (const Record::Leaf& leaf : artifact.records[p]->leaves) {
+      if (leaf.slot && sources_[p].pools.at(leaf.slot->row.value).requested) return true;
+    }
+  }
+  return false;
+}
+
+void ConsumerCore::arriveIfComplete(Artifact& artifact) {
+  if (!artifact.state.is(ArtifactState::kAwaited) || artifact.ended_by != everyRank() || awaitsPool(artifact)) return;
+  artifact.state.move(ArtifactState::kArrived);
 }
 
 Status ConsumerCore::onAborted(size_t rank, const v1::Aborted& message) {
@@ -351,6 +393,8 @@ StatusOr<ConsumerCore::Artifact*> ConsumerCore::findOrAdd(SequenceNumber sequenc
 
 void ConsumerCore::acknowledge(size_t rank, const Record& record, const std::vector<bool>& read) {
   Source& source = sources_[rank];
+  // Its exporter frees a one-shot buffer at the acknowledgement; nobody reads it any more.
+  if (record.ticket && record.ticket->buffer != nullptr) record.ticket->buffer->tryUnmap().IgnoreError();
   const std::vector<SlotRef> words = record.words();
   for (size_t i = 0; i < words.size(); ++i)
     source.control->acknowledge(words[i], rank_, read[i]);
@@ -426,23 +470,50 @@ void ConsumerCore::retireLocked() {
 void ConsumerCore::advanceRetireLocked() {
   if (!state_.is(EndpointState::kRetiring) || readers_ > 0) return;
   for (Source& source : sources_) {
-    Status unmapped;
-    for (auto& [profile, mapped] : source.pools) {
-      if (mapped.pool != nullptr && unmapped.ok()) unmapped = mapped.pool->unmap();
+    if (source.state.is(SourceState::kUnmapped) || source.pools_gone) continue;
+    // A device that never answers keeps its mappings: join() runs into its deadline and the process is recycled.
+    const StatusOr<bool> unmapped = tryUnmapAll(source);
+    if (unmapped.ok() && !*unmapped) lookAgainLocked();
+    if (!unmapped.ok() || !*unmapped) continue;
+    if (source.state.is(SourceState::kGone)) {
+      source.pools.clear();
+      source.pools_gone = true;
     }
-    if (source.state.is(SourceState::kGone)) source.pools.clear();
-    // A stream that does not drain keeps its mappings: join() runs into its deadline and the process is recycled.
-    if (!source.state.is(SourceState::kBound) || !unmapped.ok()) continue;
+    if (!source.state.is(SourceState::kBound)) continue;
     source.state.move(SourceState::kUnmapped);
     v1::Message message = newMessage();
     writeStatus(told_peers_, *message.mutable_retire_unmapped()->mutable_status());
     sendTo(source, message);
   }
-  const auto gone = [](const Source& source) { return source.state.is(SourceState::kGone); };
+  const auto gone = [](const Source& source) { return source.state.is(SourceState::kGone) && source.pools_gone; };
   if (!std::all_of(sources_.begin(), sources_.end(), gone)) return;
   state_.move(EndpointState::kRetired);
   if (callbacks_.on_retired) callLater(callbacks_.on_retired);
   changed_.notifyAll();
+}
+
+StatusOr<bool> ConsumerCore::tryUnmapAll(Source& source) {
+  for (auto& [profile, mapped] : source.pools) {
+    if (mapped.pool == nullptr) continue;
+    LATENTD_ASSIGN_OR_RETURN(const bool unmapped, mapped.pool->tryUnmap());
+    if (!unmapped) return false;
+  }
+  return true;
+}
+
+void ConsumerCore::lookAgainLocked() {
+  if (looking_again_) return;
+  looking_again_ = true;
+  context_.loop->post([self = shared_from_this()] {
+    if (self->detached_) return;
+    self->context_.loop->addTimer(self->context_.clock->now() + kDrainLook, [weak = self->weak_from_this()] {
+      const auto core = weak.lock();
+      if (!core) return;
+      MutexLock lock(core->mutex_);
+      core->looking_again_ = false;
+      core->advanceRetireLocked();
+    });
+  });
 }
 
 void ConsumerCore::detach() {

@@ -14,6 +14,7 @@
 #include "channel/fake_link.h"
 #include "channel/host_pool.h"
 #include "channel/limits.h"
+#include "channel/pool_layout.h"
 #include "runtime/base/check.h"
 
 namespace latentd::channel {
@@ -120,7 +121,7 @@ class FakeBackendImpl final : public FakeBackend {
   }
 
   StatusOr<std::unique_ptr<ExportedPool>> createPool(const std::string&, const PoolLayout& layout) override {
-    LATENTD_RETURN_IF_ERROR(checkHostLayout(layout));
+    LATENTD_RETURN_IF_ERROR(checkSlotsFit(layout));
     LATENTD_RETURN_IF_ERROR(spend(pools_to_fail_));
     auto [memory, name] = allocate(layout.bytes);
     return makeHostPool(memory->span(), layout, Handle{name, {}, memory});
@@ -128,7 +129,7 @@ class FakeBackendImpl final : public FakeBackend {
 
   StatusOr<std::shared_ptr<ImportedPool>> importPool(const std::string& handle, std::vector<UniqueFd>,
                                                      const PoolLayout& layout) override {
-    LATENTD_RETURN_IF_ERROR(checkHostLayout(layout));
+    LATENTD_RETURN_IF_ERROR(checkSlotsFit(layout));
     LATENTD_RETURN_IF_ERROR(spend(imports_to_fail_));
     LATENTD_ASSIGN_OR_RETURN(const std::shared_ptr<FakeMemory> memory, find(handle, layout.bytes));
     return importHostPool(memory->span().first(layout.bytes), layout, memory);

@@ -10,6 +10,13 @@
 namespace latentd::channel {
 namespace {
 
+Status checkOnHost(const TensorView& view) {
+  if (view.device.type == DeviceType::kCpu) return absl::OkStatus();
+  return makeStatus(absl::StatusCode::kInvalidArgument, "this end of the edge moves tensors in host memory, not on " +
+                                                            toString(view.device) +
+                                                            ": give it a backend for its device");
+}
+
 class HostExportedPool final : public ExportedPool {
  public:
   HostExportedPool(std::span<std::byte> memory, const PoolLayout& layout, Handle handle)
@@ -19,6 +26,7 @@ class HostExportedPool final : public ExportedPool {
   Status attach(Rank, const std::string&) override { return absl::OkStatus(); }
 
   Status fill(SlotIndex slot, uint64_t offset, const TensorView& source, uint64_t) override {
+    LATENTD_RETURN_IF_ERROR(checkOnHost(source));
     const uint64_t begin = slot.value * layout_.slot_stride + offset;
     LATENTD_CHECK(begin + byteCount(source) <= memory_.size(), "a fill beyond the pool [C8]");
     copyStrided(memory_.data() + begin, contiguousStrides(source.shape), static_cast<const std::byte*>(source.data),
@@ -26,7 +34,7 @@ class HostExportedPool final : public ExportedPool {
     return absl::OkStatus();
   }
 
-  Status dropAttachment(Rank) override { return absl::OkStatus(); }
+  StatusOr<bool> tryDropAttachment(Rank) override { return true; }
 
  private:
   const std::span<std::byte> memory_;
@@ -42,6 +50,7 @@ class HostImportedPool final : public ImportedPool {
   std::string attachment() const override { return {}; }
 
   Status read(SlotIndex slot, uint64_t offset, std::span<const CopyRegion> regions, const TensorView& target) override {
+    LATENTD_RETURN_IF_ERROR(checkOnHost(target));
     const std::byte* source = at(slot, offset);
     const size_t element = byteSize(target.dtype);
     for (const CopyRegion& region : regions) {
@@ -52,6 +61,8 @@ class HostImportedPool final : public ImportedPool {
     return absl::OkStatus();
   }
 
+  bool lends() const override { return true; }
+
   StatusOr<void*> borrow(SlotIndex slot, uint64_t offset) override {
     // The mapping is read only: the views' users cannot write through it.
     return const_cast<std::byte*>(at(slot, offset));
@@ -59,10 +70,10 @@ class HostImportedPool final : public ImportedPool {
 
   Status complete(SlotIndex) override { return absl::OkStatus(); }
 
-  Status unmap() override {
+  StatusOr<bool> tryUnmap() override {
     memory_ = {};
     keep_.reset();
-    return absl::OkStatus();
+    return true;
   }
 
  private:
@@ -78,19 +89,6 @@ class HostImportedPool final : public ImportedPool {
 };
 
 }  // namespace
-
-Status checkHostLayout(const PoolLayout& layout) {
-  if (layout.device.type != DeviceType::kCpu) {
-    return makeStatus(absl::StatusCode::kInvalidArgument, "this transport moves tensors in host memory, not on " +
-                                                              toString(layout.device) +
-                                                              ": give the edge a transport for its devices");
-  }
-  const bool fits = layout.slots > 0 && layout.slot_stride > 0 && layout.slot_stride <= layout.bytes / layout.slots;
-  if (fits) return absl::OkStatus();
-  return makeStatus(absl::StatusCode::kInvalidArgument,
-                    std::to_string(layout.slots) + " slots of " + std::to_string(layout.slot_stride) +
-                        " bytes do not fit a pool of " + std::to_string(layout.bytes));
-}
 
 std::unique_ptr<ExportedPool> makeHostPool(std::span<std::byte> memory, const PoolLayout& layout, Handle handle) {
   return std::make_unique<HostExportedPool>(memory, layout, std::move(handle));

@@ -15,7 +15,4 @@ std::unique_ptr<ExportedPool> makeHostPool(std::span<std::byte> memory, const Po
 std::shared_ptr<ImportedPool> importHostPool(std::span<const std::byte> memory, const PoolLayout& layout,
                                              std::shared_ptr<const void> keep);
 
-// INVALID_ARGUMENT unless the layout is for the host, and its slots fit the pool.
-Status checkHostLayout(const PoolLayout& layout);
-
 }  // namespace latentd::channel

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -39,6 +40,9 @@ inline constexpr size_t kEndedAheadMax = 4096;
 // (kProfilesMax * kSlotsMax + kTickets), and aborts and doorbells (kPendingArtifactsMax each): 3,152.
 inline constexpr size_t kOutboxFramesMax = 4096;
 static_assert(kProfilesMax + kProfilesMax * kSlotsMax + kTickets + 2 * kPendingArtifactsMax <= kOutboxFramesMax);
+
+// A device that still works for an endpoint that ends is looked at again after this: about a small copy.
+inline constexpr std::chrono::milliseconds kDrainLook{1};
 
 // Connections that have not finished their handshake, beyond one for each consumer rank.
 inline constexpr uint32_t kStrayConnectionsMax = 8;

@@ -12,48 +12,64 @@ namespace latentd::channel {
 
 Status PeerLink::open(std::unique_ptr<Link> link, EventLoop::Ready ready) {
   LATENTD_CHECK(link_ == nullptr, "a link is attached once");
-  events_ = EPOLLIN;
-  LATENTD_ASSIGN_OR_RETURN(watch_, loop_->watch(link->pollFd(), events_, std::move(ready)));
+  MutexLock lock(outbox_->mutex);
+  outbox_->events = EPOLLIN;
+  LATENTD_ASSIGN_OR_RETURN(watch_, loop_->watch(link->pollFd(), outbox_->events, std::move(ready)));
   link_ = std::move(link);
-  flush().IgnoreError();  // a peer that is dead already is noticed by reading
+  flushLocked().IgnoreError();  // a peer that is dead already is noticed by reading
   return absl::OkStatus();
 }
 
 void PeerLink::close() {
   if (link_ == nullptr) return;
+  MutexLock lock(outbox_->mutex);
   loop_->unwatch(watch_);
   link_.reset();
-  outbox_.clear();
+  outbox_->frames.clear();
+}
+
+Status PeerLink::enqueue(OutFrame frame) {
+  MutexLock lock(outbox_->mutex);
+  if (outbox_->frames.size() >= kOutboxFramesMax) {
+    return makeStatus(absl::StatusCode::kResourceExhausted,
+                      "a peer has not read its last " + std::to_string(outbox_->frames.size()) + " messages");
+  }
+  outbox_->frames.push_back(std::move(frame));
+  return absl::OkStatus();
 }
 
 Status PeerLink::send(OutFrame frame) {
-  if (outbox_.size() >= kOutboxFramesMax) {
-    return makeStatus(absl::StatusCode::kResourceExhausted,
-                      "a peer has not read its last " + std::to_string(outbox_.size()) + " messages");
-  }
-  outbox_.push_back(std::move(frame));
-  return link_ != nullptr && outbox_.size() == 1 ? flush() : absl::OkStatus();
+  LATENTD_RETURN_IF_ERROR(enqueue(std::move(frame)));
+  return flush();
 }
 
 Status PeerLink::flush() {
-  while (!outbox_.empty()) {
-    LATENTD_ASSIGN_OR_RETURN(const Link::Sent sent, link_->send(outbox_.front()));
+  MutexLock lock(outbox_->mutex);
+  return flushLocked();
+}
+
+Status PeerLink::flushLocked() {
+  if (link_ == nullptr) return absl::OkStatus();
+  while (!outbox_->frames.empty()) {
+    LATENTD_ASSIGN_OR_RETURN(const Link::Sent sent, link_->send(outbox_->frames.front()));
     if (sent == Link::Sent::kWouldBlock) break;
-    outbox_.pop_front();
+    outbox_->frames.pop_front();
   }
   updateEvents();
   return absl::OkStatus();
 }
 
 void PeerLink::setMuted(bool muted) {
-  muted_ = muted;
+  MutexLock lock(outbox_->mutex);
+  outbox_->muted = muted;
   updateEvents();
 }
 
 void PeerLink::updateEvents() {
-  const uint32_t wanted = (muted_ ? 0u : uint32_t{EPOLLIN}) | (outbox_.empty() ? 0u : uint32_t{EPOLLOUT});
-  if (wanted == events_) return;
-  events_ = wanted;
+  const uint32_t wanted =
+      (outbox_->muted ? 0u : uint32_t{EPOLLIN}) | (outbox_->frames.empty() ? 0u : uint32_t{EPOLLOUT});
+  if (wanted == outbox_->events) return;
+  outbox_->events = wanted;
   loop_->setEvents(watch_, wanted);
 }
 

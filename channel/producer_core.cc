@@ -98,9 +98,15 @@ Status ProducerCore::publish(SequenceNumber sequence, const ArtifactTree& tree, 
   }
   const Status published = publishNow(draft, tree, wait);
   if (!published.ok()) giveBack(draft);
-  MutexLock lock(mutex_);
-  publishing_.reset();
-  advanceRetireLocked();
+  {
+    MutexLock lock(mutex_);
+    publishing_.reset();
+    advanceRetireLocked();
+  }
+  if (published.ok()) {
+    flushPeers();
+    reach("channel.producer.sent");
+  }
   return published;
 }
 
@@ -291,9 +297,18 @@ Status ProducerCore::commit(Draft& draft) {
   if (!draft.unpooled.empty()) ++stats_.unpooled_artifacts;
   control_->noteProducerProgress();
   for (Peer& peer : peers_)
-    sendTo(peer, frame);
-  reach("channel.producer.sent");
+    enqueueFor(peer, frame);
   return absl::OkStatus();
+}
+
+void ProducerCore::flushPeers() {
+  // As many peers as at the start, and a link has a lock of its own for this.
+  for (Peer& peer : peers_) {
+    const Status flushed = peer.link.flush();
+    if (flushed.code() != absl::StatusCode::kResourceExhausted) continue;
+    MutexLock lock(mutex_);
+    failLocked(flushed);
+  }
 }
 
 void ProducerCore::giveBack(Draft& draft) {

@@ -72,6 +72,7 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
       EXCLUDES(mutex_);
   Status waitOnce(RowIndex row, const WaitOptions& wait, std::vector<ProgressWatch>& watches) REQUIRES(mutex_);
   Status commit(Draft& draft) EXCLUDES(mutex_);
+  void flushPeers() EXCLUDES(mutex_);
   void giveBack(Draft& draft) EXCLUDES(mutex_);
   bool isCut(const TensorView& leaf) const;
   void reach(std::string_view fault_point) const;
@@ -88,10 +89,14 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   Status onDoorbell(Rank rank, const v1::Doorbell& doorbell) REQUIRES(mutex_);
   Status announce(RowIndex row, Peer& peer) REQUIRES(mutex_);
   void sendTo(Peer& peer, OutFrame frame) REQUIRES(mutex_);
+  // flushPeers() must follow.
+  void enqueueFor(Peer& peer, OutFrame frame) REQUIRES(mutex_);
   void peerGone(Rank rank) REQUIRES(mutex_);
   void failLocked(const Status& status) REQUIRES(mutex_);
   void retireLocked(const Status& told_peers) REQUIRES(mutex_);
   void advanceRetireLocked() REQUIRES(mutex_);
+  // advanceRetireLocked() once more, when a device may have caught up.
+  void lookAgainLocked() REQUIRES(mutex_);
   void closeListener();
   // Runs on the loop's thread unless detach() came first.
   void callLater(std::function<void()> callback);
@@ -125,6 +130,7 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   std::optional<SequenceNumber> publishing_ GUARDED_BY(mutex_);
   std::optional<SequenceNumber> last_published_ GUARDED_BY(mutex_);
   bool bound_ GUARDED_BY(mutex_) = false;
+  bool looking_again_ GUARDED_BY(mutex_) = false;
   ProducerStats stats_ GUARDED_BY(mutex_);
 };
 

@@ -169,11 +169,17 @@ Status ProducerCore::bind(Stranger& stranger) {
 
 // ---- messages ------------------------------------------------------------------------------------------------
 
+// A dead peer is noticed by reading; one that does not read is as good as dead.
 void ProducerCore::sendTo(Peer& peer, OutFrame frame) {
   if (peer.state.is(PeerState::kGone)) return;
   const Status sent = peer.link.send(std::move(frame));
-  // A dead peer is noticed by reading; one that does not read is as good as dead.
   if (sent.code() == absl::StatusCode::kResourceExhausted) failLocked(sent);
+}
+
+void ProducerCore::enqueueFor(Peer& peer, OutFrame frame) {
+  if (peer.state.is(PeerState::kGone)) return;
+  const Status queued = peer.link.enqueue(std::move(frame));
+  if (!queued.ok()) failLocked(queued);
 }
 
 Status ProducerCore::announce(RowIndex row, Peer& peer) {
@@ -317,7 +323,13 @@ void ProducerCore::advanceRetireLocked() {
   if (!state_.is(EndpointState::kRetiring) || publishing_) return;
   for (uint32_t c = 0; c < peers_.size(); ++c) {
     if (!peers_[c].state.is(PeerState::kUnmapped)) continue;
-    staging_.dropAttachments(Rank(c));
+    // A device that never answers keeps the events: join() runs into its deadline and the process is recycled.
+    const StatusOr<bool> dropped = staging_.tryDropAttachments(Rank(c));
+    if (!dropped.ok()) continue;
+    if (!*dropped) {
+      lookAgainLocked();
+      continue;
+    }
     v1::Message message = newMessage();
     message.mutable_retire_dropped();
     peers_[c].state.move(PeerState::kDropped);
@@ -330,6 +342,21 @@ void ProducerCore::advanceRetireLocked() {
   state_.move(EndpointState::kRetired);
   if (callbacks_.on_retired) callLater(callbacks_.on_retired);
   changed_.notifyAll();
+}
+
+void ProducerCore::lookAgainLocked() {
+  if (looking_again_) return;
+  looking_again_ = true;
+  context_.loop->post([self = shared_from_this()] {
+    if (self->detached_) return;
+    self->context_.loop->addTimer(self->context_.clock->now() + kDrainLook, [weak = self->weak_from_this()] {
+      const auto core = weak.lock();
+      if (!core) return;
+      MutexLock lock(core->mutex_);
+      core->looking_again_ = false;
+      core->advanceRetireLocked();
+    });
+  });
 }
 
 void ProducerCore::closeListener() {

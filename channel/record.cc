@@ -87,7 +87,7 @@ PoolLayout poolLayout(const TensorDesc& desc, uint32_t slots) {
 
 PoolLayout oneShotLayout(Device device, uint64_t bytes) {
   const uint64_t stride = roundUp(bytes, kSlotAlignment);
-  return {device, 1, stride, stride};
+  return {device, 1, stride, stride, true};
 }
 
 }  // namespace latentd::channel

@@ -64,11 +64,12 @@ uint32_t Staging::slotsInUse() const {
   return count;
 }
 
-void Staging::dropAttachments(Rank consumer) {
+StatusOr<bool> Staging::tryDropAttachments(Rank consumer) {
   for (const auto& profile : profiles_) {
-    // Nothing is left to do about it: the peer let go already, and the pool goes next.
-    profile->pool->dropAttachment(consumer).IgnoreError();
+    LATENTD_ASSIGN_OR_RETURN(const bool dropped, profile->pool->tryDropAttachment(consumer));
+    if (!dropped) return false;
   }
+  return true;
 }
 
 }  // namespace latentd::channel

@@ -56,7 +56,8 @@ class Staging {
   std::vector<std::unique_ptr<ExportedPool>> release(const AckLedger::Entry& entry);
   uint32_t slotsInUse() const;
 
-  void dropAttachments(Rank consumer);
+  // False while submitted fills still wait for that rank's events: ask again.
+  StatusOr<bool> tryDropAttachments(Rank consumer);
 
  private:
   struct OneShot {

@@ -1,49 +1,12 @@
 #include "channel/strided_copy.h"
 
-#include <algorithm>
-#include <array>
 #include <cstring>
 
-#include "channel/limits.h"
+#include "channel/copy_box.h"
 #include "runtime/base/check.h"
 
 namespace latentd::channel {
 namespace {
-
-struct Dimension {
-  int64_t extent = 1;
-  int64_t target = 0;  // strides
-  int64_t source = 0;
-};
-
-struct Box {
-  std::array<Dimension, kDimensionsMax> dimensions;
-  size_t count = 0;
-};
-
-// Writes stay sequential when the target's longest stride is outermost; dense neighbours become one dimension.
-Box simplify(std::span<const int64_t> target_strides, std::span<const int64_t> source_strides,
-             std::span<const int64_t> extents) {
-  Box sorted;
-  for (size_t d = 0; d < extents.size(); ++d) {
-    if (extents[d] != 1) sorted.dimensions[sorted.count++] = {extents[d], target_strides[d], source_strides[d]};
-  }
-  std::stable_sort(sorted.dimensions.begin(), sorted.dimensions.begin() + sorted.count,
-                   [](const Dimension& a, const Dimension& b) { return a.target > b.target; });
-  Box joined;
-  for (size_t d = 0; d < sorted.count; ++d) {
-    const Dimension& inner = sorted.dimensions[d];
-    if (joined.count > 0) {
-      Dimension& outer = joined.dimensions[joined.count - 1];
-      if (outer.target == inner.extent * inner.target && outer.source == inner.extent * inner.source) {
-        outer = {outer.extent * inner.extent, inner.target, inner.source};
-        continue;
-      }
-    }
-    joined.dimensions[joined.count++] = inner;
-  }
-  return joined;
-}
 
 template <class Element>
 void copyRow(std::byte* target, int64_t target_stride, const std::byte* source, int64_t source_stride, int64_t count) {
@@ -53,7 +16,7 @@ void copyRow(std::byte* target, int64_t target_stride, const std::byte* source, 
   }
 }
 
-void copyInnermost(std::byte* target, const std::byte* source, const Dimension& inner, size_t element_bytes) {
+void copyInnermost(std::byte* target, const std::byte* source, const CopyDimension& inner, size_t element_bytes) {
   if (inner.target == 1 && inner.source == 1) {
     std::memcpy(target, source, static_cast<size_t>(inner.extent) * element_bytes);
     return;
@@ -72,7 +35,7 @@ void copyInnermost(std::byte* target, const std::byte* source, const Dimension& 
   }
 }
 
-void copyBox(std::byte* target, const std::byte* source, const Dimension* dimensions, size_t count,
+void copyBox(std::byte* target, const std::byte* source, const CopyDimension* dimensions, size_t count,
              size_t element_bytes) {
   if (count == 1) return copyInnermost(target, source, dimensions[0], element_bytes);
   const auto bytes = static_cast<int64_t>(element_bytes);
@@ -86,11 +49,8 @@ void copyBox(std::byte* target, const std::byte* source, const Dimension* dimens
 
 void copyStrided(std::byte* target, std::span<const int64_t> target_strides, const std::byte* source,
                  std::span<const int64_t> source_strides, std::span<const int64_t> extents, size_t element_bytes) {
-  LATENTD_CHECK(extents.size() <= kDimensionsMax && target_strides.size() == extents.size() &&
-                    source_strides.size() == extents.size(),
-                "a box has one stride for each dimension and side");
-  if (std::find(extents.begin(), extents.end(), 0) != extents.end()) return;
-  const Box box = simplify(target_strides, source_strides, extents);
+  const CopyBox box = makeCopyBox(target_strides, source_strides, extents);
+  if (box.empty) return;
   if (box.count == 0) {
     std::memcpy(target, source, element_bytes);
     return;

@@ -46,9 +46,9 @@ ImportedMemory::~ImportedMemory() {
   (void)cudaIpcCloseMemHandle(data_);
 }
 
-StatusOr<PinnedRange> PinnedRange::pin(void* data, uint64_t bytes) {
-  LATENTD_CUDA_RETURN_IF_ERROR(cudaHostRegister(data, bytes, cudaHostRegisterPortable),
-                               "pinning " + std::to_string(bytes) + " bytes");
+StatusOr<PinnedRange> PinnedRange::pin(void* data, uint64_t bytes, Access access) {
+  const unsigned flags = cudaHostRegisterPortable | (access == Access::kRead ? cudaHostRegisterReadOnly : 0u);
+  LATENTD_CUDA_RETURN_IF_ERROR(cudaHostRegister(data, bytes, flags), "pinning " + std::to_string(bytes) + " bytes");
   return PinnedRange(data);
 }
 

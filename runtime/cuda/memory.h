@@ -73,7 +73,9 @@ class ImportedMemory {
 // stream order. Owner: whoever owns the mapping, which outlives this.
 class PinnedRange {
  public:
-  static StatusOr<PinnedRange> pin(void* data, uint64_t bytes);
+  // What this process may do with the mapping. Not every platform pins read-only ones: INTERNAL there.
+  enum class Access { kRead, kReadWrite };
+  static StatusOr<PinnedRange> pin(void* data, uint64_t bytes, Access access);
 
   PinnedRange(PinnedRange&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
   PinnedRange& operator=(PinnedRange&& other) noexcept {

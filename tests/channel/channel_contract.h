@@ -11,6 +11,7 @@ namespace latentd::channel::testing {
 struct ContractCase {
   std::string name;
   void (*run)(const ContractBackend& backend);
+  bool borrows = false;
 };
 
 std::vector<ContractCase> transferContract();  // what arrives is what was published

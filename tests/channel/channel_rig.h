@@ -44,6 +44,7 @@ struct ContractBackend {
   std::shared_ptr<Backend> backend;
   // A fresh address; the folder is the rig's.
   std::function<std::string(const TempDir&, uint32_t rank)> address;
+  bool lends = true;  // slots are read in place
 };
 
 // What callbacks told. Thread: any.

@@ -1,0 +1,73 @@
+#include "channel/cuda_copy.h"
+
+#include "channel/copy_box.h"
+#include "runtime/cuda/cuda_status.h"
+
+namespace latentd::channel {
+namespace {
+
+// A stack of equally spaced rows of bytes on both sides.
+struct Plane {
+  std::byte* target = nullptr;
+  const std::byte* source = nullptr;
+  size_t width = 0;  // bytes of a row
+  size_t height = 1;
+  size_t target_pitch = 0;
+  size_t source_pitch = 0;
+};
+
+Status copyPlane(const Plane& plane, cuda::StreamView stream) {
+  if (plane.height == 1) {
+    LATENTD_CUDA_RETURN_IF_ERROR(
+        cudaMemcpyAsync(plane.target, plane.source, plane.width, cudaMemcpyDefault, stream.get()), "copying a tensor");
+    return absl::OkStatus();
+  }
+  LATENTD_CUDA_RETURN_IF_ERROR(cudaMemcpy2DAsync(plane.target, plane.target_pitch, plane.source, plane.source_pitch,
+                                                 plane.width, plane.height, cudaMemcpyDefault, stream.get()),
+                               "copying a slice of a tensor");
+  return absl::OkStatus();
+}
+
+// `dimensions` are those outside of `plane`, outermost first.
+Status copyPlanes(Plane plane, std::span<const CopyDimension> dimensions, size_t element_bytes,
+                  cuda::StreamView stream) {
+  if (dimensions.empty()) return copyPlane(plane, stream);
+  const CopyDimension& outer = dimensions.front();
+  for (int64_t i = 0; i < outer.extent; ++i) {
+    LATENTD_RETURN_IF_ERROR(copyPlanes(plane, dimensions.subspan(1), element_bytes, stream));
+    plane.target += static_cast<size_t>(outer.target) * element_bytes;
+    plane.source += static_cast<size_t>(outer.source) * element_bytes;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Status copyStridedAsync(std::byte* target, std::span<const int64_t> target_strides, const std::byte* source,
+                        std::span<const int64_t> source_strides, std::span<const int64_t> extents, size_t element_bytes,
+                        cuda::StreamView stream) {
+  const CopyBox box = makeCopyBox(target_strides, source_strides, extents);
+  if (box.empty) return absl::OkStatus();
+  const cuda::DeviceGuard guard(stream.device());
+  std::span<const CopyDimension> dimensions(box.dimensions.data(), box.count);
+  Plane plane{target, source, element_bytes, 1, 0, 0};
+  // A dense innermost dimension is a row; otherwise every element is a row of its own.
+  if (!dimensions.empty() && dimensions.back().target == 1 && dimensions.back().source == 1) {
+    plane.width *= static_cast<size_t>(dimensions.back().extent);
+    dimensions = dimensions.first(dimensions.size() - 1);
+  }
+  const auto fits = [&](const CopyDimension& rows) {
+    // A pitch must hold its row; a broadcast or overlapping source does not.
+    return static_cast<size_t>(rows.source) * element_bytes >= plane.width &&
+           static_cast<size_t>(rows.target) * element_bytes >= plane.width;
+  };
+  if (!dimensions.empty() && fits(dimensions.back())) {
+    plane.height = static_cast<size_t>(dimensions.back().extent);
+    plane.target_pitch = static_cast<size_t>(dimensions.back().target) * element_bytes;
+    plane.source_pitch = static_cast<size_t>(dimensions.back().source) * element_bytes;
+    dimensions = dimensions.first(dimensions.size() - 1);
+  }
+  return copyPlanes(plane, dimensions, element_bytes, stream);
+}
+
+}  // namespace latentd::channel

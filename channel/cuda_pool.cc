@@ -1,0 +1,192 @@
+#include "channel/cuda_pool.h"
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "channel/cuda_copy.h"
+#include "channel/cuda_events.h"
+#include "channel/limits.h"
+#include "runtime/base/check.h"
+#include "runtime/base/mutex.h"
+#include "runtime/cuda/memory.h"
+#include "runtime/cuda/stream_drain.h"
+
+namespace latentd::channel {
+namespace {
+
+using cuda::Event;
+
+// ---- producer -----------------------------------------------------------------------------------------------
+class CudaExportedPool final : public ExportedPool {
+ public:
+  CudaExportedPool(const PoolLayout& layout, const CudaOptions& options, cuda::DeviceBuffer buffer,
+                   std::vector<Event> ready, std::string handle)
+      : layout_(layout),
+        options_(options),
+        buffer_(std::move(buffer)),
+        ready_(std::move(ready)),
+        handle_(std::move(handle)) {}
+
+  // Consumers have unmapped, or are dead. A fill of this process may still be under way.
+  ~CudaExportedPool() override {
+    const StatusOr<bool> filled = allComplete(ready_);
+    if (!filled.ok() || !*filled) cuda::drain(options_.stream, options_.device_timeout).IgnoreError();
+  }
+
+  Handle handle() const override { return {handle_, {}, nullptr}; }
+
+  Status attach(Rank consumer, const std::string& attachment) override {
+    LATENTD_ASSIGN_OR_RETURN(std::vector<Event> events,
+                             importEvents(options_.stream.device(), attachment, 0, layout_.slots));
+    MutexLock lock(mutex_);
+    completed_.insert_or_assign(consumer.value, std::move(events));
+    return absl::OkStatus();
+  }
+
+  Status fill(SlotIndex slot, uint64_t offset, const TensorView& source, uint64_t copied_by) override {
+    const uint64_t begin = slot.value * layout_.slot_stride + offset;
+    LATENTD_CHECK(begin + byteCount(source) <= layout_.bytes, "a fill beyond the pool [C8]");
+    LATENTD_RETURN_IF_ERROR(waitForReaders(slot, copied_by));
+    LATENTD_RETURN_IF_ERROR(copyStridedAsync(static_cast<std::byte*>(buffer_.data()) + begin,
+                                             contiguousStrides(source.shape),
+                                             static_cast<const std::byte*>(source.data), source.strides, source.shape,
+                                             byteSize(source.dtype), options_.stream));
+    return ready_[slot.value].record(options_.stream);
+  }
+
+  StatusOr<bool> tryDropAttachment(Rank consumer) override {
+    // A fill's waits for completion events come before its ready record.
+    LATENTD_ASSIGN_OR_RETURN(const bool filled, allComplete(ready_));
+    MutexLock lock(mutex_);
+    if (filled) completed_.erase(consumer.value);
+    return filled;
+  }
+
+ private:
+  Status waitForReaders(SlotIndex slot, uint64_t copied_by) {
+    MutexLock lock(mutex_);
+    for (const auto& [consumer, events] : completed_) {
+      if ((copied_by >> consumer & 1) == 0) continue;
+      LATENTD_ASSIGN_OR_RETURN(const bool complete, events[slot.value].complete());
+      if (!complete) LATENTD_RETURN_IF_ERROR(events[slot.value].makeWait(options_.stream));
+    }
+    return absl::OkStatus();
+  }
+
+  const PoolLayout layout_;
+  const CudaOptions options_;
+  cuda::DeviceBuffer buffer_;
+  std::vector<Event> ready_;  // by slot
+  const std::string handle_;
+  Mutex mutex_;
+  std::map<uint32_t, std::vector<Event>> completed_ GUARDED_BY(mutex_);  // by consumer rank, then slot; imported
+};
+
+// ---- consumer -----------------------------------------------------------------------------------------------
+class CudaImportedPool final : public ImportedPool {
+ public:
+  CudaImportedPool(const PoolLayout& layout, const CudaOptions& options, cuda::ImportedMemory memory,
+                   std::vector<Event> ready, std::vector<Event> completed, std::string attachment)
+      : layout_(layout),
+        options_(options),
+        memory_(std::move(memory)),
+        ready_(std::move(ready)),
+        completed_(std::move(completed)),
+        attachment_(std::move(attachment)) {}
+
+  ~CudaImportedPool() override {
+    const StatusOr<bool> read = allComplete(completed_);
+    if (!read.ok() || !*read) cuda::drain(options_.stream, options_.device_timeout).IgnoreError();
+  }
+
+  std::string attachment() const override { return attachment_; }
+
+  Status read(SlotIndex slot, uint64_t offset, std::span<const CopyRegion> regions, const TensorView& target) override {
+    LATENTD_RETURN_IF_ERROR(waitReady(slot));
+    const auto element = static_cast<int64_t>(byteSize(target.dtype));
+    const std::byte* source = at(slot, offset);
+    for (const CopyRegion& region : regions) {
+      LATENTD_RETURN_IF_ERROR(copyStridedAsync(static_cast<std::byte*>(target.data) + region.target_offset * element,
+                                               region.target_strides, source + region.source_offset * element,
+                                               region.source_strides, region.extents, static_cast<size_t>(element),
+                                               options_.stream));
+    }
+    return absl::OkStatus();
+  }
+
+  bool lends() const override { return true; }
+
+  StatusOr<void*> borrow(SlotIndex slot, uint64_t offset) override {
+    LATENTD_RETURN_IF_ERROR(waitReady(slot));
+    return at(slot, offset);
+  }
+
+  Status complete(SlotIndex slot) override {
+    LATENTD_RETURN_IF_ERROR(completed_[slot.value].record(options_.stream));
+    // The exporter of a one-shot buffer has no event of ours, and frees it at the acknowledgement.
+    return layout_.one_shot ? cuda::drain(options_.stream, options_.device_timeout) : absl::OkStatus();
+  }
+
+  StatusOr<bool> tryUnmap() override {
+    LATENTD_ASSIGN_OR_RETURN(const bool read, allComplete(completed_));
+    if (!read) return false;
+    memory_.reset();
+    ready_.clear();
+    return true;
+  }
+
+ private:
+  // The record was submitted before the publication that names this slot was sent.
+  Status waitReady(SlotIndex slot) const {
+    LATENTD_CHECK(memory_.has_value(), "a read after the pool was unmapped [C13]");
+    LATENTD_ASSIGN_OR_RETURN(const bool complete, ready_[slot.value].complete());
+    return complete ? absl::OkStatus() : ready_[slot.value].makeWait(options_.stream);
+  }
+
+  std::byte* at(SlotIndex slot, uint64_t offset) const {
+    const uint64_t begin = slot.value * layout_.slot_stride + offset;
+    LATENTD_CHECK(begin < layout_.bytes, "a read beyond the pool [C8]");
+    return static_cast<std::byte*>(memory_->data()) + begin;
+  }
+
+  const PoolLayout layout_;
+  const CudaOptions options_;
+  std::optional<cuda::ImportedMemory> memory_;
+  std::vector<Event> ready_;      // by slot; imported
+  std::vector<Event> completed_;  // by slot
+  const std::string attachment_;
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<ExportedPool>> makeCudaPool(const PoolLayout& layout, const CudaOptions& options) {
+  const cuda::DeviceIndex device = options.stream.device();
+  // Smaller allocations share a block, and a handle is one of the whole block.
+  LATENTD_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer,
+                           cuda::DeviceBuffer::allocate(device, roundUp(layout.bytes, kPoolGranularity)));
+  LATENTD_ASSIGN_OR_RETURN(std::vector<Event> ready, createEvents(device, layout.slots));
+  std::string handle;
+  LATENTD_ASSIGN_OR_RETURN(const cuda::MemoryHandle memory, buffer.exportHandle());
+  appendRaw(handle, memory);
+  LATENTD_ASSIGN_OR_RETURN(const std::string events, exportEvents(ready));
+  handle.append(events);
+  return std::unique_ptr<ExportedPool>(
+      std::make_unique<CudaExportedPool>(layout, options, std::move(buffer), std::move(ready), std::move(handle)));
+}
+
+StatusOr<std::shared_ptr<ImportedPool>> importCudaPool(const std::string& handle, const PoolLayout& layout,
+                                                       const CudaOptions& options) {
+  const cuda::DeviceIndex device = options.stream.device();
+  LATENTD_ASSIGN_OR_RETURN(std::vector<Event> ready,
+                           importEvents(device, handle, sizeof(cuda::MemoryHandle), layout.slots));
+  LATENTD_ASSIGN_OR_RETURN(cuda::ImportedMemory memory,
+                           cuda::ImportedMemory::open(device, rawAt<cuda::MemoryHandle>(handle, 0)));
+  LATENTD_ASSIGN_OR_RETURN(std::vector<Event> completed, createEvents(device, layout.slots));
+  LATENTD_ASSIGN_OR_RETURN(std::string attachment, exportEvents(completed));
+  return std::shared_ptr<ImportedPool>(std::make_shared<CudaImportedPool>(
+      layout, options, std::move(memory), std::move(ready), std::move(completed), std::move(attachment)));
+}
+
+}  // namespace latentd::channel
