@@ -90,9 +90,9 @@ class ElsewherePool final : public ImportedPool {
   Status read(SlotIndex slot, uint64_t offset, std::span<const CopyRegion> regions, const TensorView& target) override {
     const auto element = static_cast<int64_t>(byteSize(target.dtype));
     for (const CopyRegion& region : regions) {
-      ImportMessage request{{int64_t(ImportCall::kRead), id_, slot.value, int64_t(offset), int64_t(target.dtype),
-                             region.source_offset},
-                            {}};
+      ImportMessage request{
+          {int64_t(ImportCall::kRead), id_, slot.value, int64_t(offset), int64_t(target.dtype), region.source_offset},
+          {}};
       appendList(request.numbers, region.extents);
       appendList(request.numbers, region.source_strides);
       appendList(request.numbers, region.target_strides);

@@ -1,0 +1,311 @@
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+#include "tests/channel/cuda/device_end.h"
+#include "tests/channel/cuda/stream_blocker.h"
+#include "tests/channel/cuda/sync_counter.h"
+#include "tests/channel/tensors.h"
+#include "tests/support/catch.h"
+#include "tests/support/peer_group.h"
+
+// Hand-offs of tensors in device memory between real processes: order, reuse, and what they cost. Consumers are hidden
+// cases of this binary.
+namespace latentd::channel::testing {
+namespace {
+
+using latentd::testing::ParentPipe;
+using latentd::testing::PeerGroup;
+
+constexpr int64_t kBytes = 4 << 20;
+
+TensorView byteTensor(const DeviceEnd& end, int64_t bytes = kBytes) {
+  return deviceTensor(DType::kUInt8, {bytes}, end.device);
+}
+
+size_t openFiles() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
+  return count;
+}
+
+uint64_t freeDeviceBytes() { return cuda::deviceMemory(cuda::DeviceIndex(0))->free_bytes; }
+
+// A producer in this process and consumers in others, which do what they are told.
+class Handoff {
+ public:
+  explicit Handoff(uint32_t consumers = 1, ChannelSpec spec = smallSpec()) : spec_(std::move(spec)) {
+    spec_.consumer_ranks = consumers;
+    address_ = dir_.file("p.sock");
+    auto producer = openProducer(spec_, Rank(0), address_, end_.context);
+    REQUIRE(producer.status().ToString() == "OK");
+    producer_ = *std::move(producer);
+    for (uint32_t c = 0; c < consumers; ++c) {
+      std::ostringstream setup;
+      setup << address_ << ' ' << c << ' ' << consumers << ' ' << spec_.slots << ' ' << spec_.profiles_max;
+      group_.start("channel cuda consumer child", setup.str());
+    }
+    REQUIRE(eventually([&] { return producer_->bound(); }));
+  }
+  ~Handoff() {
+    for (uint32_t c = 0; c < spec_.consumer_ranks; ++c)
+      CHECK(ask(c, "close") == "OK");
+    producer_->close();
+    CHECK(producer_->join(soon()).ToString() == "OK");
+    for (uint32_t c = 0; c < spec_.consumer_ranks; ++c)
+      CHECK(group_.wait(c) == 0);
+  }
+
+  DeviceEnd& end() { return end_; }
+  Producer& producer() { return *producer_; }
+  cuda::StreamView stream() const { return end_.stream.view(); }
+
+  Status publish(uint64_t number, const TensorView& tensor) {
+    fillBytes(tensor, patternOf(number), stream());
+    return producer_->publish(SequenceNumber(number), leaf(tensor), patient());
+  }
+  void tell(uint32_t consumer, const std::string& order) { group_.send(consumer, order); }
+  std::string hear(uint32_t consumer) { return group_.next(consumer).value_or("(died)"); }
+  std::string ask(uint32_t consumer, const std::string& order) {
+    tell(consumer, order);
+    return hear(consumer);
+  }
+
+ private:
+  ChannelSpec spec_;
+  const TempDir dir_;
+  std::string address_;
+  DeviceEnd end_;
+  std::unique_ptr<Producer> producer_;
+  PeerGroup group_;
+};
+
+// Carries out orders: "receive N" (asynchronous), "check N" (the last tensor, after the device is done), "discard N",
+// "block", "unblock", "stream FROM COUNT" (receives and checks), "count", "close".
+class ConsumerOrders {
+ public:
+  ConsumerOrders(Consumer& consumer, DeviceEnd& end) : consumer_(consumer), end_(end) {}
+
+  std::string carryOut(const std::string& order) {
+    std::istringstream in(order);
+    std::string verb;
+    uint64_t number = 0, count = 0;
+    in >> verb >> number >> count;
+    if (verb == "receive") return receive(number).ToString();
+    if (verb == "borrow") return borrow(number);
+    if (verb == "check") return allBytes(last_, patternOf(number), end_.stream.view()) ? "OK" : "another content";
+    if (verb == "discard") return consumer_.discard(SequenceNumber(number), "test").ToString();
+    if (verb == "block") blocker_ = std::make_unique<StreamBlocker>(end_.stream.view());
+    if (verb == "unblock") blocker_.reset();
+    if (verb == "stream") return stream(number, count);
+    if (verb == "synchronised") return std::to_string(synchroniseCalls());
+    return "OK";
+  }
+
+ private:
+  Status receive(uint64_t number) {
+    LATENTD_ASSIGN_OR_RETURN(const ArtifactTree tree, consumer_.receive(SequenceNumber(number), end_.cache, patient()));
+    last_ = *tree.getIf<TensorView>();
+    return absl::OkStatus();
+  }
+  std::string borrow(uint64_t number) {
+    auto lent = consumer_.borrow(SequenceNumber(number), patient());
+    if (!lent.ok()) return lent.status().ToString();
+    const bool same = allBytes(*lent->tree().getIf<TensorView>(), patternOf(number), end_.stream.view());
+    lent->release();
+    return same ? "OK" : "another content";
+  }
+  // Checks every hundredth: the download is a host synchronisation, which steady hand-offs have none of.
+  std::string stream(uint64_t from, uint64_t count) {
+    for (uint64_t n = from; n < from + count; ++n) {
+      const Status received = receive(n);
+      if (!received.ok()) return received.ToString();
+      if (n % 100 == 99 && !allBytes(last_, patternOf(n), end_.stream.view())) return "another content";
+    }
+    std::ostringstream text;
+    text << openFiles();
+    return text.str();
+  }
+
+  Consumer& consumer_;
+  DeviceEnd& end_;
+  TensorView last_;
+  std::unique_ptr<StreamBlocker> blocker_;
+};
+
+}  // namespace
+
+TEST_CASE("channel cuda consumer child", "[.][child]") {
+  ParentPipe pipe;
+  std::istringstream setup(pipe.next());
+  std::string address;
+  uint32_t rank = 0;
+  ChannelSpec spec = smallSpec();
+  setup >> address >> rank >> spec.consumer_ranks >> spec.slots >> spec.profiles_max;
+  DeviceEnd end;
+  auto consumer = openConsumer(spec, Rank(rank), {address}, end.channelDevice(), end.context);
+  REQUIRE(consumer.status().ToString() == "OK");
+  {
+    ConsumerOrders orders(**consumer, end);
+    for (std::string order = pipe.next(); order != "close"; order = pipe.next())
+      pipe.send(orders.carryOut(order));
+  }
+  (*consumer)->close();
+  pipe.send("OK");
+  CHECK((*consumer)->join(soon()).ToString() == "OK");
+}
+
+TEST_CASE("channel: a consumer's copy waits for a slow producer, and nobody's host does", "[channel][cuda]") {
+  Handoff handoff;
+  const TensorView tensor = byteTensor(handoff.end());
+  // Both slots hold something else: reading too early would show it.
+  for (uint64_t n = 0; n < 2; ++n) {
+    REQUIRE(handoff.publish(n, tensor).ok());
+    REQUIRE(handoff.ask(0, "receive " + std::to_string(n)) == "OK");
+    REQUIRE(handoff.ask(0, "check " + std::to_string(n)) == "OK");
+  }
+  StreamBlocker slow(handoff.stream());
+  REQUIRE(handoff.publish(2, tensor).ToString() == "OK");
+  // The producer's device has not begun, and the consumer has received.
+  REQUIRE(handoff.ask(0, "receive 2") == "OK");
+  CHECK(cudaStreamQuery(handoff.stream().get()) == cudaErrorNotReady);
+  slow.release();
+  CHECK(handoff.ask(0, "check 2") == "OK");
+}
+
+TEST_CASE("channel: a slot is filled again only after a slow consumer's copy [C3]", "[channel][cuda]") {
+  ChannelSpec spec = smallSpec();
+  spec.slots = 1;
+  Handoff handoff(1, spec);
+  const TensorView tensor = byteTensor(handoff.end());
+  REQUIRE(handoff.ask(0, "block") == "OK");
+  REQUIRE(handoff.publish(0, tensor).ok());
+  REQUIRE(handoff.ask(0, "receive 0") == "OK");
+  // Acknowledged, because the completion is recorded; the fill is submitted, and must wait on the device.
+  REQUIRE(handoff.publish(1, tensor).ToString() == "OK");
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time to go wrong in, nothing waits for it
+  CHECK(cudaStreamQuery(handoff.stream().get()) == cudaErrorNotReady);
+  REQUIRE(handoff.ask(0, "unblock") == "OK");
+  CHECK(handoff.ask(0, "check 0") == "OK");
+  REQUIRE(handoff.ask(0, "receive 1") == "OK");
+  CHECK(handoff.ask(0, "check 1") == "OK");
+}
+
+TEST_CASE("channel: nobody waits for the event of a discarded number", "[channel][cuda]") {
+  ChannelSpec spec = smallSpec();
+  spec.slots = 1;
+  Handoff handoff(1, spec);
+  const TensorView tensor = byteTensor(handoff.end());
+  REQUIRE(handoff.ask(0, "block") == "OK");
+  for (uint64_t n = 0; n < 5; ++n) {
+    REQUIRE(handoff.publish(n, tensor).ToString() == "OK");
+    REQUIRE(handoff.ask(0, "discard " + std::to_string(n)) == "OK");
+  }
+  // The consumer's stream stands still; this one does not wait for it.
+  CHECK(cudaStreamSynchronize(handoff.stream().get()) == cudaSuccess);
+  CHECK(handoff.producer().stats().discarded_acks >= 4);
+  REQUIRE(handoff.ask(0, "unblock") == "OK");
+  REQUIRE(handoff.publish(5, tensor).ok());
+  REQUIRE(handoff.ask(0, "receive 5") == "OK");
+  CHECK(handoff.ask(0, "check 5") == "OK");
+}
+
+TEST_CASE("channel: device slots are read in place", "[channel][cuda]") {
+  Handoff handoff;
+  const TensorView tensor = byteTensor(handoff.end());
+  for (uint64_t n = 0; n < 6; ++n) {
+    REQUIRE(handoff.publish(n, tensor).ok());
+    CHECK(handoff.ask(0, "borrow " + std::to_string(n)) == "OK");
+  }
+}
+
+TEST_CASE("channel: tensors beyond the profiles cross in one-shot device buffers", "[channel][cuda]") {
+  ChannelSpec spec = smallSpec();
+  spec.profiles_max = 1;
+  spec.unpooled_bytes_max = 64 << 20;
+  Handoff handoff(2, spec);
+  REQUIRE(handoff.publish(0, byteTensor(handoff.end())).ok());
+  for (const uint32_t c : {0u, 1u})
+    REQUIRE(handoff.ask(c, "receive 0") == "OK");
+  for (uint64_t n = 1; n < 20; ++n) {
+    REQUIRE(handoff.publish(n, byteTensor(handoff.end(), kBytes + static_cast<int64_t>(n))).ToString() == "OK");
+    CHECK(handoff.ask(0, "receive " + std::to_string(n)) == "OK");
+    CHECK(handoff.ask(0, "check " + std::to_string(n)) == "OK");
+    // One of two reads it, the other gives it up.
+    CHECK(handoff.ask(1, "discard " + std::to_string(n)) == "OK");
+  }
+  CHECK(eventually([&] { return handoff.producer().stats().unpooled_bytes == 0; }));
+  CHECK(handoff.producer().stats().unpooled_artifacts == 19);
+}
+
+TEST_CASE("channel: many consumers copy from the same slots", "[channel][cuda]") {
+  constexpr uint32_t kConsumers = 4;
+  Handoff handoff(kConsumers);
+  const TensorView tensor = byteTensor(handoff.end());
+  for (uint32_t c = 0; c < kConsumers; ++c)
+    handoff.tell(c, "stream 0 400");
+  for (uint64_t n = 0; n < 400; ++n)
+    REQUIRE(handoff.publish(n, tensor).ToString() == "OK");
+  for (uint32_t c = 0; c < kConsumers; ++c) {
+    const std::string said = handoff.hear(c);
+    CAPTURE(said);
+    CHECK(std::atoi(said.c_str()) > 0);
+  }
+}
+
+namespace {
+
+// Device memory, descriptors and, where the counter is loaded, synchronise calls stay as they are.
+void staysFlat(uint64_t count) {
+  Handoff handoff;
+  const TensorView tensor = byteTensor(handoff.end(), 64 << 10);
+  const auto handOver = [&](uint64_t from, uint64_t numbers) {
+    handoff.tell(0, "stream " + std::to_string(from) + " " + std::to_string(numbers));
+    for (uint64_t n = from; n < from + numbers; ++n)
+      REQUIRE(handoff.publish(n, tensor).ToString() == "OK");
+    return handoff.hear(0);
+  };
+  const std::string files_there = handOver(0, 1000);
+  REQUIRE(std::atoi(files_there.c_str()) > 0);
+  const size_t files_here = openFiles();
+  const uint64_t free_bytes = freeDeviceBytes();
+  CHECK(handOver(1000, count) == files_there);
+  CHECK(openFiles() == files_here);
+  CHECK(freeDeviceBytes() == free_bytes);
+  CHECK(handoff.producer().stats().pools == 1);
+}
+
+}  // namespace
+
+TEST_CASE("channel: 5,000 hand-offs leave device memory and descriptors as they were [C16]", "[channel][cuda]") {
+  staysFlat(5'000);
+}
+
+TEST_CASE("channel: 100,000 hand-offs leave device memory and descriptors as they were [C16]", "[.][cuda_long]") {
+  staysFlat(100'000);
+}
+
+// Run with LD_PRELOAD=libcount_synchronise.so; tests/channel/cuda/count_synchronise.cc.
+TEST_CASE("channel: steady hand-offs never synchronise the host with the device", "[.][cuda_synchronise]") {
+  REQUIRE(synchroniseCalls() >= 0);
+  Handoff handoff;
+  const TensorView tensor = byteTensor(handoff.end());
+  for (uint64_t n = 0; n < 4; ++n) {
+    REQUIRE(handoff.publish(n, tensor).ok());
+    REQUIRE(handoff.ask(0, "receive " + std::to_string(n)) == "OK");
+  }
+  const int64_t here = synchroniseCalls();
+  const std::string there = handoff.ask(0, "synchronised");
+  for (uint64_t n = 4; n < 504; ++n) {
+    REQUIRE(handoff.publish(n, tensor).ok());
+    REQUIRE(handoff.ask(0, "receive " + std::to_string(n)) == "OK");
+  }
+  CHECK(synchroniseCalls() == here);
+  CHECK(handoff.ask(0, "synchronised") == there);
+  // The counter counts.
+  CHECK(handoff.ask(0, "check 503") == "OK");
+  CHECK(handoff.ask(0, "synchronised") != there);
+}
+
+}  // namespace latentd::channel::testing

@@ -1,0 +1,82 @@
+#include "channel/cuda_ipc_backend.h"
+#include "runtime/cuda/event.h"
+#include "tests/channel/cuda/device_tensors.h"
+#include "tests/channel/kill_suite.h"
+#include "tests/channel/tensors.h"
+#include "tests/support/catch.h"
+
+namespace latentd::channel::testing {
+namespace {
+
+constexpr cuda::DeviceIndex kProducerDevice{0};
+
+class CudaKillBackend final : public KillBackend {
+ public:
+  // "cuda_ipc" or "cuda_ipc_large": what a kill interrupts is then a copy rather than a moment between two.
+  explicit CudaKillBackend(const std::string& transport)
+      : elements_(transport == "cuda_ipc_large" ? 16 << 20 : 0),
+        stream_(*cuda::Stream::create(kProducerDevice)),
+        backend_(makeCudaIpcBackend({stream_.view(), std::chrono::milliseconds(5000)})),
+        cache_(kProducerDevice) {
+    // The driver opens a descriptor at the first export of a process, and keeps it.
+    auto buffer = cuda::DeviceBuffer::allocate(kProducerDevice, 2 << 20);
+    auto event = cuda::Event::createInterprocess(kProducerDevice);
+    REQUIRE(buffer.ok());
+    REQUIRE(event.ok());
+    REQUIRE(buffer->exportHandle().ok());
+    REQUIRE(event->exportHandle().ok());
+  }
+
+  std::shared_ptr<Backend> backend() override { return backend_; }
+  Device device() const override { return {DeviceType::kCuda, 0}; }
+  Allocator& allocator() override { return cache_; }
+
+  TensorView floats(int64_t count, float first) override {
+    if (elements_ > 0) count = elements_;
+    const TensorView host = testing::floats({count}, first);
+    auto view = cache_.allocate(DType::kFloat32, {count}, device());
+    REQUIRE(view.ok());
+    upload(*view, host.data, stream_.view());
+    return *view;
+  }
+  float floatAt(const TensorView& view, int64_t index) override {
+    const std::vector<std::byte> bytes = download(view, stream_.view());
+    return reinterpret_cast<const float*>(bytes.data())[index];
+  }
+
+ private:
+  const int64_t elements_;
+  cuda::Stream stream_;
+  const std::shared_ptr<Backend> backend_;
+  DeviceCache cache_;
+};
+
+}  // namespace
+
+std::shared_ptr<KillBackend> makeKillBackend(const std::string& transport) {
+  return std::make_shared<CudaKillBackend>(transport);
+}
+
+TEST_CASE("channel: SIGKILL of either side in every slot state over CUDA IPC [C15]", "[channel][kill][cuda]") {
+  killInEveryState("cuda_ipc");
+}
+
+TEST_CASE("channel: random kills over CUDA IPC", "[channel][kill][cuda]") {
+  std::mt19937 random(20'260'701);
+  killAtRandom("cuda_ipc", random, 10);
+}
+
+TEST_CASE("channel: random kills in the middle of copies over CUDA IPC", "[channel][kill][cuda]") {
+  std::mt19937 random(20'260'702);
+  killAtRandom("cuda_ipc_large", random, 10);
+}
+
+// LATENTD_TEST_SEED=N replays a run.
+TEST_CASE("channel: random kills over CUDA IPC, long", "[.][chaos][cuda]") {
+  const uint32_t seed = testSeed();
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  killAtRandom(seed % 2 == 0 ? "cuda_ipc" : "cuda_ipc_large", random, 100);
+}
+
+}  // namespace latentd::channel::testing
