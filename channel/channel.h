@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "channel/handoff_observer.h"
 #include "channel/tensor_view.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
@@ -60,10 +61,12 @@ Status validate(const ChannelSpec& spec);
 // Ranks that publish: all of a sharded producer, rank 0 of a replicated one.
 uint32_t publishingRanks(const ChannelSpec& spec);
 
-// Bounds of a blocking call, beside the channel's own progress time-out. Neither ends the channel.
+// Bounds of a blocking call, beside the channel's own progress time-out, neither of which ends the channel; and who is
+// told where its time went.
 struct WaitOptions {
   std::optional<Clock::TimePoint> deadline;  // DEADLINE_EXCEEDED past it
   std::stop_token cancel;                    // CANCELLED once requested
+  HandoffObserver* observer = nullptr;       // of publish(), receive() and borrow(); null costs nothing
 };
 
 // What an endpoint needs from its process. Owner: the caller; all of it outlives the endpoint.
@@ -84,7 +87,8 @@ struct Transfer {
   uint64_t bytes = 0;           // staged by this rank; duplicates once
   Clock::Duration handoff{};    // start of publish() to the last acknowledgement
   Clock::Duration slot_wait{};  // of that, blocked for a slot
-  bool pooled = true;           // false if any leaf took the unpooled path
+  Clock::TimePoint acknowledged;
+  bool pooled = true;  // false if any leaf took the unpooled path
 };
 
 struct ProducerStats {

@@ -7,6 +7,7 @@
 #include <stop_token>
 #include <utility>
 
+#include "channel/handoff_timer.h"
 #include "channel/limits.h"
 #include "runtime/base/check.h"
 
@@ -43,7 +44,10 @@ ConsumerCore::ConsumerCore(const ChannelSpec& spec, Rank rank, Device device, co
 // ---- receive and borrow --------------------------------------------------------------------------------------
 
 StatusOr<ArtifactTree> ConsumerCore::receive(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait) {
+  const HandoffTimer waiting(wait, *context_.clock, HandoffPhase::kInputWait, sequence);
   LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, wait));
+  waiting.end();
+  const HandoffTimer copying(wait, *context_.clock, HandoffPhase::kCopy, sequence);
   StatusOr<ArtifactTree> tree = copyOut(claim, allocator);
   if (!tree.ok()) {
     // Copies that were submitted before the one that failed may still run.
@@ -51,12 +55,17 @@ StatusOr<ArtifactTree> ConsumerCore::receive(SequenceNumber sequence, Allocator&
     giveUp(sequence, "failed");
     return annotate(tree.status(), "receiving number " + std::to_string(sequence.value) + " of " + spec_.edge);
   }
+  copying.end(claim.bytes);
+  const HandoffTimer acknowledging(wait, *context_.clock, HandoffPhase::kAcknowledge, sequence);
   LATENTD_RETURN_IF_ERROR(finish(sequence, claim));
+  acknowledging.end();
   return tree;
 }
 
 StatusOr<BorrowedArtifact> ConsumerCore::borrow(SequenceNumber sequence, const WaitOptions& wait) {
+  const HandoffTimer waiting(wait, *context_.clock, HandoffPhase::kInputWait, sequence);
   LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kBorrowed, wait));
+  waiting.end();
   StatusOr<ArtifactTree> tree = lend(claim);
   auto hold = std::make_unique<BorrowHold>(shared_from_this(), sequence, std::move(claim));
   LATENTD_RETURN_IF_ERROR(tree.status());

@@ -4,6 +4,7 @@
 #include <stop_token>
 #include <utility>
 
+#include "channel/handoff_timer.h"
 #include "channel/limits.h"
 #include "channel/message.h"
 #include "channel/transfer_plan.h"
@@ -82,6 +83,7 @@ Status ProducerCore::checkOpenNumber(SequenceNumber sequence) const {
 
 Status ProducerCore::publish(SequenceNumber sequence, const ArtifactTree& tree, const WaitOptions& wait) {
   if (!publishes_) return absl::OkStatus();
+  const HandoffTimer publishing(wait, *context_.clock, HandoffPhase::kPublish, sequence);
   Draft draft;
   draft.sequence = sequence;
   draft.start = context_.clock->now();
@@ -106,6 +108,7 @@ Status ProducerCore::publish(SequenceNumber sequence, const ArtifactTree& tree, 
   if (published.ok()) {
     flushPeers();
     reach("channel.producer.sent");
+    publishing.end(draft.bytes);
   }
   return published;
 }
@@ -154,7 +157,10 @@ Status ProducerCore::stageLeaf(Draft& draft, uint32_t index, const WaitOptions& 
     copied_by = staging_.profile(*row).slots.copiedBy(slot);
   }
   LATENTD_FAULT_POINT(context_.faults, "channel.producer.filling");
-  return pool->fill(slot, 0, leaf, copied_by);
+  const HandoffTimer filling(wait, *context_.clock, HandoffPhase::kStaging, draft.sequence);
+  LATENTD_RETURN_IF_ERROR(pool->fill(slot, 0, leaf, copied_by));
+  filling.end(desc.bytes());
+  return absl::OkStatus();
 }
 
 Status ProducerCore::stageUnpooled(Draft& draft, const WaitOptions& wait) {
@@ -183,7 +189,9 @@ Status ProducerCore::stageUnpooled(Draft& draft, const WaitOptions& wait) {
   LATENTD_ASSIGN_OR_RETURN(draft.one_shot, staging_.createOneShot(draft.leaves[draft.unpooled[0]].device, bytes));
   for (const uint32_t index : draft.unpooled) {
     const uint64_t offset = draft.record().leaves(static_cast<int>(index)).unpooled_offset();
+    const HandoffTimer filling(wait, *context_.clock, HandoffPhase::kStaging, draft.sequence);
     LATENTD_RETURN_IF_ERROR(draft.one_shot->fill(SlotIndex(0), offset, draft.leaves[index], 0));
+    filling.end(draft.descs[index].bytes());
   }
   return absl::OkStatus();
 }
@@ -206,12 +214,23 @@ StatusOr<std::optional<RowIndex>> ProducerCore::profileOf(uint32_t leaf, const T
 
 StatusOr<SlotIndex> ProducerCore::acquire(Draft& draft, RowIndex row, uint64_t unpooled_bytes,
                                           const WaitOptions& wait) {
+  const Clock::TimePoint start = context_.clock->now();
+  const HandoffTimer waiting(wait, *context_.clock, HandoffPhase::kSlotWait, draft.sequence);
+  bool waited = false;
+  LATENTD_ASSIGN_OR_RETURN(const SlotIndex slot, acquireSlot(row, unpooled_bytes, wait, waited));
+  if (!waited) return slot;
+  draft.slot_wait += context_.clock->now() - start;
+  waiting.end();
+  return slot;
+}
+
+StatusOr<SlotIndex> ProducerCore::acquireSlot(RowIndex row, uint64_t unpooled_bytes, const WaitOptions& wait,
+                                              bool& waited) {
   // Made before the lock is taken: a request that was made already calls back at once.
   const std::stop_callback wake(wait.cancel, [this] {
     MutexLock lock(mutex_);
     changed_.notifyAll();
   });
-  const Clock::TimePoint start = context_.clock->now();
   std::vector<ProgressWatch> watches;
   MutexLock lock(mutex_);
   for (;;) {
@@ -219,10 +238,10 @@ StatusOr<SlotIndex> ProducerCore::acquire(Draft& draft, RowIndex row, uint64_t u
     if (staging_.canReserve(unpooled_bytes)) {
       if (const std::optional<SlotIndex> slot = staging_.row(row).tryAcquire()) {
         staging_.reserve(unpooled_bytes);
-        if (!watches.empty()) draft.slot_wait += context_.clock->now() - start;
         return *slot;
       }
     }
+    waited = true;
     LATENTD_RETURN_IF_ERROR(waitOnce(row, wait, watches));
   }
 }

@@ -70,6 +70,9 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   StatusOr<std::optional<RowIndex>> profileOf(uint32_t leaf, const TensorDesc& desc) EXCLUDES(mutex_);
   StatusOr<SlotIndex> acquire(Draft& draft, RowIndex row, uint64_t unpooled_bytes, const WaitOptions& wait)
       EXCLUDES(mutex_);
+  // Says whether it blocked.
+  StatusOr<SlotIndex> acquireSlot(RowIndex row, uint64_t unpooled_bytes, const WaitOptions& wait, bool& waited)
+      EXCLUDES(mutex_);
   Status waitOnce(RowIndex row, const WaitOptions& wait, std::vector<ProgressWatch>& watches) REQUIRES(mutex_);
   Status commit(Draft& draft) EXCLUDES(mutex_);
   void flushPeers() EXCLUDES(mutex_);

@@ -272,7 +272,8 @@ Status ProducerCore::onDoorbell(Rank rank, const v1::Doorbell& doorbell) {
   // Unmapping large buffers takes time: not under the lock.
   auto freed = std::make_shared<std::vector<std::unique_ptr<ExportedPool>>>(staging_.release(done));
   ++stats_.transfers_done;
-  const Transfer transfer{done.sequence, done.bytes, context_.clock->now() - done.start, done.slot_wait, done.pooled};
+  const Clock::TimePoint now = context_.clock->now();
+  const Transfer transfer{done.sequence, done.bytes, now - done.start, done.slot_wait, now, done.pooled};
   callLater([this, transfer, freed = std::move(freed)] {
     freed->clear();
     if (callbacks_.on_transfer_done) callbacks_.on_transfer_done(transfer);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/api/download_reactor.h"
+#include "runtime/api/trace_reactor.h"
 #include "runtime/api/unary.h"
 #include "runtime/api/watch_reactor.h"
 
@@ -102,6 +103,19 @@ grpc::ServerWriteReactor<v1::DownloadChunk>* JobsService::Download(grpc::Callbac
   }
   auto* reactor =
       new DownloadReactor(std::move(*lease), call, metrics_.download_bytes, std::move(file).value(), request->offset());
+  reactor->start();
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::TraceTrack>* JobsService::GetTrace(grpc::CallbackServerContext*,
+                                                                const v1::GetTraceRequest* request) {
+  using Refused = RefusedStream<v1::TraceTrack>;
+  const CallMetrics call(metrics_, "GetTrace");
+  std::optional<StreamLimit::Lease> lease = downloads_.acquire();
+  if (!lease) return new Refused(call, tooMany("download streams", downloads_));
+  StatusOr<std::vector<v1::TraceTrack>> tracks = jobs_.trace(request->id());
+  if (!tracks.ok()) return new Refused(call, tracks.status());
+  auto* reactor = new TraceReactor(std::move(*lease), call, *std::move(tracks));
   reactor->start();
   return reactor;
 }

@@ -27,6 +27,9 @@ class JobsService final : public v1::Jobs::WithRawCallbackMethod_Submit<v1::Jobs
                                            const v1::WatchJobRequest* request) override;
   grpc::ServerWriteReactor<v1::DownloadChunk>* Download(grpc::CallbackServerContext* context,
                                                         const v1::DownloadRequest* request) override;
+  // Counts as a download.
+  grpc::ServerWriteReactor<v1::TraceTrack>* GetTrace(grpc::CallbackServerContext* context,
+                                                     const v1::GetTraceRequest* request) override;
   grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context, const v1::DeleteJobRequest* request,
                                    v1::DeleteJobResponse* response) override;
 

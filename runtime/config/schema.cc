@@ -147,6 +147,16 @@ void addRestartKeys(Keys& keys) {
                   into([](const Target& t) -> auto& { return t.draft.topology.restart.failures_max; })});
 }
 
+void addTraceKeys(Keys& keys) {
+  keys.push_back(section("trace", "Where the time of jobs went, for latentctl trace."));
+  keys.push_back({"trace.spans_max", count(0, 20'000), "2000", "",
+                  "Spans that a rank records of a command; 0 records none.",
+                  into([](const Target& t) -> auto& { return t.draft.topology.trace.spans_max; })});
+  keys.push_back({"trace.bytes_max", bytes(kMiB, kTiB), "64MiB", "",
+                  "Bytes of all jobs' traces together; those of the oldest jobs go first.",
+                  into([](const Target& t) -> auto& { return t.draft.topology.trace.bytes_max; })});
+}
+
 // ---- groups and edges ---------------------------------------------------------------------------------------
 void addGroupKeys(Keys& keys) {
   keys.push_back(list("groups", 1, 64, "", "The worker groups: each runs one stage."));
@@ -283,6 +293,7 @@ KeyTable::KeyTable() {
   addSpoolAndQueueKeys(keys);
   addDeadlineKeys(keys);
   addRestartKeys(keys);
+  addTraceKeys(keys);
 }
 
 const Key* KeyTable::find(std::string_view path) const {

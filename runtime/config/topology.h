@@ -117,6 +117,12 @@ struct RestartSpec {
   uint32_t failures_max = 0;    // failed starts in a row after which the daemon gives up
 };
 
+// What is kept of where the time of jobs went.
+struct TraceSpec {
+  uint32_t spans_max = 0;  // of a command on a rank; 0: none
+  uint64_t bytes_max = 0;  // of all jobs
+};
+
 enum class LogFormat { kText, kJson };
 
 struct LogSpec {
@@ -159,6 +165,7 @@ struct Topology {
   Deadlines deadlines;
   RestartSpec restart;
   LogSpec log;
+  TraceSpec trace;
   std::vector<GroupSpec> groups;
   std::vector<EdgeSpec> edges;
   JobDefaults defaults;

@@ -203,6 +203,7 @@ void Dispatcher::sendRunStage(JobRun& run, GroupIndex group) {
   lane.in_flight.push_back(&run);
   for (uint32_t rank = 0; rank < spec.ranks(); ++rank) {
     stage.set_frame_ring_id(run.output && group.value == topology_.sink && rank == 0 ? run.output->ringId() : 0);
+    host_.onCommandSent(run.spec.id, {group, Rank(rank)});
     sink_.send({group, Rank(rank)}, command);
   }
 }

@@ -31,7 +31,11 @@ class DispatcherHost {
   virtual std::optional<JobSpec> takeNextJob() = 0;
   virtual StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) = 0;
 
+  // At once, to a rank.
+  virtual void onCommandSent(const JobId& job, WorkerId worker) = 0;
   virtual void onStageStarted(const JobId& job, GroupIndex group) = 0;
+  // It has its inputs, which it was started without.
+  virtual void onStageComputes(const JobId& job, GroupIndex group) = 0;
   virtual void onStageProgress(const JobId& job, GroupIndex group, uint32_t step, uint32_t steps) = 0;
   virtual void onStageEnded(const JobId& job, GroupIndex group, const Status& status,
                             const internal::v1::StageTimings& timings) = 0;

@@ -28,6 +28,9 @@ void Dispatcher::onStarted(WorkerId worker, const wire::StageStarted& event) {
   stage->moved = clock_.now();
   if (std::exchange(stage->started, true) || run->outcome) return;
   host_.onStageStarted(run->spec.id, worker.group);
+  if (!lanes_[worker.group.value].inputs.empty()) return;
+  stage->computes = true;
+  host_.onStageComputes(run->spec.id, worker.group);
 }
 
 void Dispatcher::onInputsConsumed(WorkerId worker, const wire::InputsConsumed& event) {
@@ -44,6 +47,8 @@ void Dispatcher::onInputsConsumed(WorkerId worker, const wire::InputsConsumed& e
       ledgers_[edge.value].settle(artifact->sequence, worker.rank);
     }
   }
+  if (std::exchange(stage->computes, true) || run->outcome) return;
+  host_.onStageComputes(run->spec.id, worker.group);
 }
 
 void Dispatcher::onProgress(WorkerId worker, const wire::StepProgress& event) {

@@ -158,6 +158,7 @@ wire::WorkerCommand Group::loadCommand(Rank rank) const {
   const bool feeds = std::any_of(deps_.topology.edges.begin(), deps_.topology.edges.end(),
                                  [&](const config::EdgeSpec& edge) { return edge.from == index_.value; });
   if (feeds) load.add_output_methods(spec().method);
+  command.mutable_load()->set_trace_spans_max(deps_.topology.trace.spans_max);
   return command;
 }
 

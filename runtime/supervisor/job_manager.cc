@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/supervisor/limits.h"
+#include "runtime/supervisor/state_name.h"
 #include "runtime/supervisor/timestamps.h"
 
 namespace latentd::supervisor {
@@ -36,6 +37,7 @@ JobManager::JobManager(Deps deps)
       queue_(deps_.clock, deps_.topology.queue.length_max, deps_.topology.queue.aging),
       table_(deps_.clock, {deps_.topology.limits.jobs_kept, deps_.topology.limits.job_retention},
              stageNames(deps_.topology)),
+      traces_(deps_.topology, deps_.clock),
       estimate_(deps_.topology.order),
       dispatcher_(deps_.topology, deps_.clock, deps_.sink, *this) {}
 
@@ -69,6 +71,7 @@ StatusOr<v1::Job> JobManager::submit(const v1::SubmitRequest& request) {
     return queued;
   }
   JobRecord& record = table_.create(id, *std::move(parameters), request.priority(), request.request_id());
+  traces_.onSubmitted(id);
   const config::Deadlines& defaults = deps_.topology.deadlines;
   const auto deadline = request.has_deadline() ? toMilliseconds(request.deadline(), kDeadlineMax) : defaults.job;
   Timing& timing = timings_[id];
@@ -111,7 +114,7 @@ StatusOr<v1::Job> JobManager::cancel(const JobId& id, const std::string& reason)
   LATENTD_ASSIGN_OR_RETURN(JobRecord * record, lookUp(id));
   const v1::JobState state = record->job.state();
   if (state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED) {
-    return absl::FailedPreconditionError(fmt::format("job {} has already ended ({})", id, v1::JobState_Name(state)));
+    return absl::FailedPreconditionError(fmt::format("job {} has already ended: it {}", id, stateName(state)));
   }
   if (state == v1::JOB_STATE_QUEUED) {
     queue_.remove(id);
@@ -146,7 +149,7 @@ StatusOr<ResultFile> JobManager::openResult(const JobId& id) {
   LATENTD_ASSIGN_OR_RETURN(const JobRecord* record, lookUp(id));
   if (record->job.state() != v1::JOB_STATE_SUCCEEDED) {
     return absl::FailedPreconditionError(
-        fmt::format("job {} has no result: it is {}", id, v1::JobState_Name(record->job.state())));
+        fmt::format("job {} has no result: it is {}", id, stateName(record->job.state())));
   }
   ResultFile result;
   result.fd.reset(open(record->result_path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -167,8 +170,13 @@ StatusOr<ResultFile> JobManager::openResult(const JobId& id) {
 
 Status JobManager::remove(const JobId& id) {
   LATENTD_RETURN_IF_ERROR(table_.remove(id));
-  deps_.outputs.remove(id);
+  forget(id);
   return absl::OkStatus();
+}
+
+StatusOr<std::vector<v1::TraceTrack>> JobManager::trace(const JobId& id) {
+  LATENTD_RETURN_IF_ERROR(lookUp(id).status());
+  return traces_.find(id);
 }
 
 // ---- life -----------------------------------------------------------------------------------------------------
@@ -251,7 +259,12 @@ void JobManager::checkDeadlines() {
 
 void JobManager::expire() {
   for (const JobId& id : table_.expire())
-    deps_.outputs.remove(id);
+    forget(id);
+}
+
+void JobManager::forget(const JobId& id) {
+  deps_.outputs.remove(id);
+  traces_.remove(id);
 }
 
 void JobManager::finish(JobRecord& record, v1::JobState state, const Status& status) {

@@ -24,6 +24,7 @@
 #include "runtime/supervisor/job_table.h"
 #include "runtime/supervisor/job_validation.h"
 #include "runtime/supervisor/remaining_estimate.h"
+#include "runtime/supervisor/trace_store.h"
 #include "runtime/supervisor/watchers.h"
 
 namespace latentd::supervisor {
@@ -54,6 +55,7 @@ class JobManager final : public DispatcherHost {
   StatusOr<std::unique_ptr<JobService::Watch>> watch(const JobId& id, JobService::WatchCallback callback);
   StatusOr<ResultFile> openResult(const JobId& id);
   Status remove(const JobId& id);
+  StatusOr<std::vector<v1::TraceTrack>> trace(const JobId& id);
 
   // ---- life
   // Every group is ready; submissions are checked against these from now on.
@@ -71,6 +73,7 @@ class JobManager final : public DispatcherHost {
   Dispatcher& dispatcher() { return dispatcher_; }
   // After anything that may have freed something or queued something.
   void pump();
+  TraceStore& traces() { return traces_; }
   void addTransfer(const JobId& job, const std::string& edge, uint64_t bytes, double seconds);
   Clock::TimePoint nextDeadline() const;
   void onTimer();
@@ -78,7 +81,9 @@ class JobManager final : public DispatcherHost {
   // ---- DispatcherHost
   std::optional<JobSpec> takeNextJob() override;
   StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) override;
+  void onCommandSent(const JobId& job, WorkerId worker) override { traces_.onCommandSent(job, worker); }
   void onStageStarted(const JobId& job, GroupIndex group) override;
+  void onStageComputes(const JobId& job, GroupIndex group) override;
   void onStageProgress(const JobId& job, GroupIndex group, uint32_t step, uint32_t steps) override;
   void onStageEnded(const JobId& job, GroupIndex group, const Status& status,
                     const internal::v1::StageTimings& timings) override;
@@ -103,6 +108,8 @@ class JobManager final : public DispatcherHost {
   void finish(JobRecord& record, v1::JobState state, const Status& status);
   void recordEnd(const JobRecord& record, const Status& status);
   void expire();
+  // What is kept of a job beside the table.
+  void forget(const JobId& id);
   v1::StageProgress* stageOf(const JobId& job, GroupIndex group);
   void checkDeadlines();
 
@@ -111,6 +118,7 @@ class JobManager final : public DispatcherHost {
   JobQueue queue_;
   JobTable table_;
   Watchers watchers_;
+  TraceStore traces_;
   RemainingEstimate estimate_;
   std::optional<JobLimits> limits_;
   std::optional<std::string> closed_;

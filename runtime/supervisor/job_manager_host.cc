@@ -16,6 +16,7 @@ std::optional<JobSpec> JobManager::takeNextJob() {
   queue_moved_ = true;
   JobRecord& record = *table_.find(*id);
   table_.transition(record, v1::JOB_STATE_RUNNING);
+  traces_.onAdmitted(*id);
   deps_.metrics.queue_wait.Observe(std::chrono::duration<double>(record.started - record.created).count());
   notify(record);
   return JobSpec{*id, record.job.parameters(), timings_[*id].stall_timeout};
@@ -43,6 +44,11 @@ v1::StageProgress* JobManager::stageOf(const JobId& job, GroupIndex group) {
 
 void JobManager::onStageStarted(const JobId& job, GroupIndex group) {
   *stageOf(job, group)->mutable_start_time() = toTimestamp(deps_.clock.wallNow());
+  notify(*table_.find(job));
+}
+
+void JobManager::onStageComputes(const JobId& job, GroupIndex group) {
+  *stageOf(job, group)->mutable_compute_start_time() = toTimestamp(deps_.clock.wallNow());
   notify(*table_.find(job));
 }
 

@@ -37,6 +37,7 @@ struct StageRun {
   std::vector<bool> answered;  // by rank, while dispatched
   uint32_t ranks_left = 0;
   bool started = false;
+  bool computes = false;  // it has its inputs
   bool cancel_sent = false;
   uint32_t step = 0;  // completed
   uint32_t steps = 0;

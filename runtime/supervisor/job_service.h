@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "proto/api.pb.h"
 #include "runtime/base/status.h"
@@ -43,6 +44,7 @@ class JobService {
   virtual StatusOr<std::unique_ptr<Watch>> watch(const JobId& id, WatchCallback callback) = 0;
   virtual StatusOr<ResultFile> openResult(const JobId& id) = 0;
   virtual Status remove(const JobId& id) = 0;
+  virtual StatusOr<std::vector<v1::TraceTrack>> trace(const JobId& id) = 0;
 
   virtual v1::Topology topology() = 0;
   virtual v1::GetEdgesResponse edges() = 0;

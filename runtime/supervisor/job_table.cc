@@ -10,6 +10,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/state_machine.h"
 #include "runtime/supervisor/limits.h"
+#include "runtime/supervisor/state_name.h"
 #include "runtime/supervisor/timestamps.h"
 
 namespace latentd::supervisor {
@@ -89,9 +90,8 @@ JobRecord* JobTable::findByRequest(const std::string& request_id) {
 }
 
 void JobTable::transition(JobRecord& record, v1::JobState to) {
-  LATENTD_CHECK(
-      canFollow(record.job.state(), to),
-      fmt::format("job {}: {} to {}", record.job.id(), v1::JobState_Name(record.job.state()), v1::JobState_Name(to)));
+  LATENTD_CHECK(canFollow(record.job.state(), to),
+                fmt::format("job {}: {} to {}", record.job.id(), stateName(record.job.state()), stateName(to)));
   record.job.set_state(to);
   if (to == v1::JOB_STATE_RUNNING) {
     record.started = clock_.now();
@@ -101,6 +101,10 @@ void JobTable::transition(JobRecord& record, v1::JobState to) {
   record.finished = clock_.now();
   *record.job.mutable_finish_time() = toTimestamp(clock_.wallNow());
   record.job.clear_remaining();
+  // What was cut off ends with its job; its command's own end may come later, or never.
+  for (v1::StageProgress& stage : *record.job.mutable_stages()) {
+    if (stage.has_start_time() && !stage.has_finish_time()) *stage.mutable_finish_time() = record.job.finish_time();
+  }
   record.finish_order = next_finish_order_++;
   finished_.emplace(record.finish_order, &record);
 }
@@ -110,7 +114,7 @@ Status JobTable::remove(const JobId& id) {
   if (record == nullptr) return absl::NotFoundError(fmt::format("there is no job \"{}\"", id));
   if (!isTerminal(record->job.state())) {
     return absl::FailedPreconditionError(
-        fmt::format("job {} has not ended ({}): cancel it first", id, v1::JobState_Name(record->job.state())));
+        fmt::format("job {} has not ended, it is {}: cancel it first", id, stateName(record->job.state())));
   }
   erase(*record);
   return absl::OkStatus();

@@ -49,12 +49,12 @@ std::optional<Clock::Duration> RemainingEstimate::remaining(const v1::Job& job, 
     const v1::StageProgress& stage = job.stages(position);
     if (stage.has_finish_time()) continue;
     const std::optional<double> whole = stageSeconds(position, job.parameters());
-    if (stage.has_start_time() && stage.step() > 0) {
-      const double each = secondsBetween(stage.start_time(), now) / stage.step();
+    if (stage.has_compute_start_time() && stage.step() > 0) {
+      const double each = secondsBetween(stage.compute_start_time(), now) / stage.step();
       seconds += each * (stage.steps() - std::min(stage.step(), stage.steps()));
       known = true;
-    } else if (whole && stage.has_start_time()) {
-      seconds += std::max(0.0, *whole - secondsBetween(stage.start_time(), now));
+    } else if (whole && stage.has_compute_start_time()) {
+      seconds += std::max(0.0, *whole - secondsBetween(stage.compute_start_time(), now));
       known = true;
     } else if (whole) {
       seconds += *whole;

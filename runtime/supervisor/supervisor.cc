@@ -156,8 +156,10 @@ void Supervisor::onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& 
     case Event::kProgress:
       return dispatcher.onProgress(worker, event.progress());
     case Event::kDone:
+      traceAnswer(worker, event.done().job_id(), event.done().trace());
       return dispatcher.onDone(worker, event.done());
     case Event::kFailed:
+      traceAnswer(worker, event.failed().job_id(), event.failed().trace());
       return dispatcher.onFailed(worker, event.failed());
     case Event::kRefsDiscarded:
       return dispatcher.onDiscarded(worker, event.refs_discarded());
@@ -175,12 +177,20 @@ void Supervisor::onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& 
       edge_monitor_.onTransfer(*edge, transfer);
       const auto job = dispatcher.jobOf(*edge, channel, SequenceNumber(transfer.artifact().sequence()));
       if (!job) return;
+      jobs_.traces().onTransfer(*job, worker, deps_.topology.edges[edge->value].name, transfer);
       jobs_.addTransfer(*job, deps_.topology.edges[edge->value].name, transfer.bytes(), transfer.handoff_seconds());
       return;
     }
     default:
       return;  // the fleet's own events
   }
+}
+
+void Supervisor::traceAnswer(WorkerId worker, const JobId& job, const internal::v1::CommandTrace& trace) {
+  jobs_.traces().onAnswer(job, worker, trace, [this](ChannelId channel) {
+    const std::optional<EdgeIndex> edge = fleet_.edgeOf(channel);
+    return edge ? deps_.topology.edges[edge->value].name : std::string();
+  });
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------
@@ -263,6 +273,10 @@ StatusOr<ResultFile> Supervisor::openResult(const JobId& id) {
 
 Status Supervisor::remove(const JobId& id) {
   return answer(kLoopAnswerTimeout, [this, id] { return jobs_.remove(id); });
+}
+
+StatusOr<std::vector<v1::TraceTrack>> Supervisor::trace(const JobId& id) {
+  return answer(kLoopAnswerTimeout, [this, id] { return jobs_.trace(id); });
 }
 
 v1::Topology Supervisor::topology() {

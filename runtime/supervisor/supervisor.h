@@ -66,6 +66,7 @@ class Supervisor final : public JobService, private FleetHost, private ControlHa
   StatusOr<std::unique_ptr<Watch>> watch(const JobId& id, WatchCallback callback) override;
   StatusOr<ResultFile> openResult(const JobId& id) override;
   Status remove(const JobId& id) override;
+  StatusOr<std::vector<v1::TraceTrack>> trace(const JobId& id) override;
   v1::Topology topology() override;
   v1::GetEdgesResponse edges() override;
   uint32_t drain(std::chrono::milliseconds deadline) override;
@@ -85,6 +86,7 @@ class Supervisor final : public JobService, private FleetHost, private ControlHa
   void onClosed(ConnectionId connection) override;
   void onWorkerExit(WorkerId worker, const ExitStatus& status, const std::vector<std::string>& last_lines) override;
 
+  void traceAnswer(WorkerId worker, const JobId& job, const internal::v1::CommandTrace& trace);
   // Runs the task on the loop, then what follows from it.
   template <class Task>
   std::invoke_result_t<Task> answer(std::chrono::nanoseconds timeout, Task task);

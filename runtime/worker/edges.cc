@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/log.h"
+#include "runtime/base/nanoseconds.h"
 #include "runtime/worker/proto_convert.h"
 
 namespace latentd::worker {
@@ -67,6 +68,7 @@ StatusOr<std::shared_ptr<Producer>> Edges::openProducer(const internal::v1::Open
     done.set_handoff_seconds(seconds(transfer.handoff));
     done.set_slot_wait_seconds(seconds(transfer.slot_wait));
     done.set_pooled(transfer.pooled);
+    done.set_acknowledged_ns(toNanoseconds(transfer.acknowledged));
     events_.post(std::move(event));
   };
   callbacks.on_failed = [edge = spec.edge](const Status& status) { logFailure(edge, status); };

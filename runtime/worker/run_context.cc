@@ -49,7 +49,9 @@ Status StepContext::beginStep(uint32_t step, uint32_t steps) {
 }
 
 void StepContext::finishStep(uint32_t step, uint32_t steps) {
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - step_started_;
+  const Clock::TimePoint now = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> taken = now - step_started_;
+  if (command_.spans != nullptr) command_.spans->addStep(step, step_started_, now);
   if (step_seconds_.size() < kStepTimesMax) step_seconds_.push_back(taken.count());
   noteProgress();
   internal::v1::WorkerEvent event;

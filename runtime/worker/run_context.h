@@ -9,6 +9,7 @@
 #include "runtime/worker/channel_table.h"
 #include "runtime/worker/event_sink.h"
 #include "runtime/worker/ring_frame_sink.h"
+#include "runtime/worker/span_record.h"
 #include "runtime/worker/stall_clock.h"
 #include "stages/stage.h"
 
@@ -24,6 +25,7 @@ class StepContext final : public stages::RunContext {
     uint64_t run = 0;                 // number of the command, see StepGate
     Clock::Duration stall_timeout{};  // zero: none
     std::stop_token cancel;
+    SpanRecord* spans = nullptr;  // for its steps
   };
 
   // `ring` is null on ranks that have none; a method that emits frames writes to `without_ring` there.

@@ -35,7 +35,8 @@ class StageExecutor {
     ChannelTable* channels = nullptr;  // these three outlive the executor
     EventSink* events = nullptr;
     DescriptorInbox* descriptors = nullptr;
-    uint32_t ranks = 1;  // of the group
+    uint32_t ranks = 1;            // of the group
+    uint32_t trace_spans_max = 0;  // of a command
   };
 
   StageExecutor(const Environment& environment, StepGate gate, StartUp start_up,

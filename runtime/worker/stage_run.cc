@@ -77,12 +77,19 @@ void endUnrun(const StageCommand& command, const Status& status, const RunEnviro
   discardInputs(command.message, 0, status, *environment.channels);
   abortOutputs(command.message, 0, status, *environment.channels);
   environment.descriptors->drop(command.message.frame_ring_id());
-  environment.events->post(failedEvent(command.message, status));
+  WorkerEvent event = failedEvent(command.message, status);
+  SpanRecord(environment.trace_spans_max).finish(command.received, *event.mutable_failed()->mutable_trace());
+  environment.events->post(std::move(event));
 }
 
 StageRun::StageRun(const StageCommand& command, stages::Stage& stage, channel::Allocator& allocator,
                    const RunEnvironment& environment)
-    : command_(command), message_(command.message), stage_(stage), allocator_(allocator), environment_(environment) {
+    : command_(command),
+      message_(command.message),
+      stage_(stage),
+      allocator_(allocator),
+      environment_(environment),
+      spans_(environment.trace_spans_max) {
   done_.set_job_id(message_.job_id());
   done_.set_method(message_.method());
 }
@@ -152,7 +159,7 @@ Status StageRun::attachFrames(const MethodSpec& method) {
   }
   context_ = std::make_unique<StepContext>(
       StepContext::Command{message_.job_id(), command_.run, std::chrono::milliseconds(message_.stall_timeout_ms()),
-                           command_.cancel.get_token()},
+                           command_.cancel.get_token(), &spans_},
       *environment_.gate, *environment_.channels, *environment_.events, *environment_.stall, ring_.get(),
       method.emits_frames ? &dropped_ : nullptr);
   return absl::OkStatus();
@@ -168,8 +175,10 @@ Status StageRun::explainCancelled(const Status& status, bool still_open, const s
 
 StatusOr<channel::ArtifactTree> StageRun::receive(const ArtifactRef& ref) {
   LATENTD_ASSIGN_OR_RETURN(const auto consumer, environment_.channels->consumer(ref.channel_id()));
+  HandoffSpans spans(spans_, ref);
   channel::WaitOptions wait;
   wait.cancel = command_.cancel.get_token();
+  wait.observer = spans_.enabled() ? &spans : nullptr;
   auto received = consumer->receive(SequenceNumber(ref.sequence()), allocator_, wait);
   if (received.ok() || received.status().code() != absl::StatusCode::kCancelled) return received;
   if (!wait.cancel.stop_requested()) {
@@ -211,7 +220,10 @@ StatusOr<TensorTree> StageRun::resolveInputs() {
     }
   }
   done_.mutable_timings()->set_input_wait_seconds(secondsSince(start));
-  if (message_.inputs_size() > 0) environment_.events->post(std::move(consumed));
+  if (message_.inputs_size() > 0) {
+    spans_.add(v1::SPAN_KIND_INPUTS, start, std::chrono::steady_clock::now());
+    environment_.events->post(std::move(consumed));
+  }
   return TensorTree(std::move(merged));
 }
 
@@ -231,6 +243,7 @@ StatusOr<TensorTree> StageRun::compute(const MethodSpec& method, TensorTree inpu
   auto outputs = stage_.run(method.name, fromProto(message_.parameters()), inputs, *context_);
   environment_.stall->rest();
   done_.mutable_timings()->set_compute_seconds(secondsSince(start));
+  spans_.add(v1::SPAN_KIND_STAGE, start, std::chrono::steady_clock::now());
   // A deferred failure of the frames ends the run at the latest here.
   if (outputs.ok() && ring_ != nullptr) LATENTD_RETURN_IF_ERROR(ring_->failure());
   return outputs;
@@ -257,8 +270,10 @@ Status StageRun::checkOutputs(const MethodSpec& method, const TensorTree& output
 
 Status StageRun::publishOne(const ArtifactRef& ref, const channel::ArtifactTree& artifact) {
   LATENTD_ASSIGN_OR_RETURN(const auto producer, environment_.channels->producer(ref.channel_id()));
+  HandoffSpans spans(spans_, ref);
   channel::WaitOptions wait;
   wait.cancel = command_.cancel.get_token();
+  wait.observer = spans_.enabled() ? &spans : nullptr;
   const Status status = producer->publish(SequenceNumber(ref.sequence()), artifact, wait);
   if (status.code() != absl::StatusCode::kCancelled || wait.cancel.stop_requested()) return status;
   return explainCancelled(status, environment_.channels->producer(ref.channel_id()).ok(), "output");
@@ -277,6 +292,7 @@ Status StageRun::publish(const TensorTree& outputs) {
     *done_.add_outputs() = describe(ref, outputs);
   }
   done_.mutable_timings()->set_publish_seconds(secondsSince(start));
+  spans_.add(v1::SPAN_KIND_OUTPUTS, start, std::chrono::steady_clock::now());
   return absl::OkStatus();
 }
 
@@ -285,6 +301,7 @@ Status StageRun::publish(const TensorTree& outputs) {
 void StageRun::reportDone() {
   for (const double seconds : context_->stepSeconds())
     done_.mutable_timings()->add_step_seconds(seconds);
+  spans_.finish(command_.received, *done_.mutable_trace());
   WorkerEvent event;
   *event.mutable_done() = std::move(done_);
   environment_.events->post(std::move(event));
@@ -294,6 +311,7 @@ void StageRun::reportFailed(const Status& status, bool recycle) {
   WorkerEvent event = failedEvent(message_, status);
   event.mutable_failed()->set_step(context_ == nullptr ? 0 : context_->currentStep());
   event.mutable_failed()->set_recycle(recycle);
+  spans_.finish(command_.received, *event.mutable_failed()->mutable_trace());
   environment_.events->post(std::move(event));
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/worker/exception_boundary.h"
 #include "runtime/worker/ring_frame_sink.h"
 #include "runtime/worker/run_context.h"
+#include "runtime/worker/span_record.h"
 #include "runtime/worker/stall_clock.h"
 #include "stages/stage.h"
 
@@ -26,7 +27,8 @@ struct RunEnvironment {
   DescriptorInbox* descriptors = nullptr;
   StepGate* gate = nullptr;
   StallClock* stall = nullptr;
-  bool alone = true;  // the group has one rank
+  bool alone = true;             // the group has one rank
+  uint32_t trace_spans_max = 0;  // see SpanRecord
 };
 
 // A RunStage command with what the worker adds to it.
@@ -34,6 +36,7 @@ struct StageCommand {
   internal::v1::RunStage message;
   uint64_t run = 0;  // its number, see StepGate
   std::stop_source cancel;
+  Clock::TimePoint received = std::chrono::steady_clock::now();
 };
 
 // Ends a command that will not run: inputs discarded, outputs aborted, StageFailed(status).
@@ -75,6 +78,7 @@ class StageRun {
   int inputs_ended_ = 0;   // of message_.inputs(), in order
   int outputs_ended_ = 0;  // of message_.outputs(), in order
   internal::v1::StageDone done_;
+  SpanRecord spans_;
 };
 
 }  // namespace latentd::worker

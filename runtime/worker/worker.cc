@@ -124,6 +124,7 @@ Status Worker::load(const internal::v1::Load& load) {
   environment.events = &events_;
   environment.descriptors = &descriptors_;
   environment.ranks = std::max(load.world_size(), 1u);
+  environment.trace_spans_max = load.trace_spans_max();
   executor_ = std::make_unique<StageExecutor>(
       environment, std::move(gate), [this, load] { return startStage(registry_, load, events_); },
       [this](const Status& status) { fatal(status); });

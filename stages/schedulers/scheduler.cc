@@ -76,6 +76,11 @@ StatusOr<SchedulerConfig> readSchedulerConfig(const std::string& path) {
   return read;
 }
 
+double flowShift(const SchedulerConfig& config) {
+  const auto* unipc = std::get_if<UniPcConfig>(&config);
+  return unipc != nullptr ? unipc->flow_shift : std::get<FlowMatchEulerConfig>(config).shift;
+}
+
 std::unique_ptr<Scheduler> makeScheduler(const SchedulerConfig& config, std::optional<double> flow_shift) {
   if (const auto* unipc = std::get_if<UniPcConfig>(&config)) {
     UniPcConfig effective = *unipc;

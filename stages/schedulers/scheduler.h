@@ -54,6 +54,9 @@ class Scheduler {
   at::Tensor sigmas_;
 };
 
+// The checkpoint's own shift of the noise schedule.
+double flowShift(const SchedulerConfig& config);
+
 // flow_shift replaces the checkpoint's.
 std::unique_ptr<Scheduler> makeScheduler(const SchedulerConfig& config, std::optional<double> flow_shift);
 

@@ -140,6 +140,7 @@ ModelLimits WanDenoiser::limits() const {
   limits.defaults.steps = 50;
   limits.defaults.guidance_scale = 5.0;
   limits.defaults.fps = 16;
+  limits.defaults.flow_shift = flowShift(*scheduler_);
   return limits;
 }
 

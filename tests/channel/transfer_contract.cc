@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "tests/channel/channel_contract.h"
 #include "tests/channel/tensors.h"
@@ -59,6 +62,50 @@ void sendsDuplicatesOnce(const ContractBackend& backend) {
   CHECK(rig.producer().stats().bytes_staged == 400 + 200);
   CHECK(rig.consumer().stats().bytes_read == 400 + 200);
   CHECK(rig.producer().stats().pools == 2);
+}
+
+// Remembers what the calls of one hand-off spent their time on.
+class Phases final : public HandoffObserver {
+ public:
+  void onSpan(const HandoffSpan& span) override {
+    CHECK(span.start <= span.end);
+    CHECK(span.sequence == SequenceNumber(0));
+    spans.push_back(span);
+  }
+  std::vector<HandoffSpan> of(HandoffPhase phase) const {
+    std::vector<HandoffSpan> found;
+    std::copy_if(spans.begin(), spans.end(), std::back_inserter(found),
+                 [&](const HandoffSpan& span) { return span.phase == phase; });
+    return found;
+  }
+  std::vector<HandoffSpan> spans;
+};
+
+void tellsWhereItsTimeWent(const ContractBackend& backend) {
+  Rig rig(backend);
+  Phases phases;
+  WaitOptions wait;
+  wait.observer = &phases;
+  wait.deadline = soon();
+  const ArtifactTree sent = dict({{"a", leaf(floats({100}, 1))}, {"b", leaf(longs({3}, 5))}});
+  REQUIRE(rig.producer().publish(SequenceNumber(0), sent, wait).ok());
+  const auto staging = phases.of(HandoffPhase::kStaging);
+  const auto publish = phases.of(HandoffPhase::kPublish);
+  REQUIRE(staging.size() == 2);
+  REQUIRE(publish.size() == 1);
+  CHECK(phases.of(HandoffPhase::kSlotWait).empty());
+  CHECK(staging[0].bytes + staging[1].bytes == publish[0].bytes);
+  CHECK(publish[0].start <= staging[0].start);
+  CHECK(staging[1].end <= publish[0].end);
+
+  REQUIRE(rig.consumer().receive(SequenceNumber(0), rig.cache(), wait).ok());
+  const auto waited = phases.of(HandoffPhase::kInputWait);
+  const auto copy = phases.of(HandoffPhase::kCopy);
+  const auto acknowledge = phases.of(HandoffPhase::kAcknowledge);
+  REQUIRE((waited.size() == 1 && copy.size() == 1 && acknowledge.size() == 1));
+  CHECK(waited[0].end <= copy[0].start);
+  CHECK(copy[0].end <= acknowledge[0].start);
+  CHECK(copy[0].bytes == 100 * 4 + 3 * 8);
 }
 
 void carriesEmptyThings(const ContractBackend& backend) {
@@ -183,6 +230,7 @@ std::vector<ContractCase> transferContract() {
   return {
       {"dictionaries, lists, tuples and scalars keep their structure", keepsStructure},
       {"a tensor that appears twice is sent once", sendsDuplicatesOnce},
+      {"an observer is told where the time of a hand-off went", tellsWhereItsTimeWent},
       {"empty tensors, scalars and artifacts without storage arrive [C4]", carriesEmptyThings},
       {"sources may have any strides", gathersStridedSources},
       {"targets may have any strides", fillsStridedTargets},

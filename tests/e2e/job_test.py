@@ -35,7 +35,7 @@ class JobTest(unittest.TestCase):
         job = self.make(seed=3)
         p = job.parameters
         self.assertEqual((p.frames, p.width, p.height, p.steps, p.seed), (5, 64, 64, 2, 3))
-        self.assertEqual((p.guidance_scale, p.fps), (2.5, 8))
+        self.assertEqual((p.guidance_scale, p.fps, p.flow_shift), (2.5, 8, 3))  # the shift is the checkpoint's scheduler's
         self.assertTrue(p.HasField("negative_prompt"))
         self.assertLessEqual(job.create_time.ToNanoseconds(), job.start_time.ToNanoseconds())
         self.assertLessEqual(job.start_time.ToNanoseconds(), job.finish_time.ToNanoseconds())

@@ -48,6 +48,7 @@ v1::StageProgress& stageOf(v1::Job& job, const std::string& stage) {
   v1::StageProgress& added = *job.add_stages();
   added.set_stage(stage);
   *added.mutable_start_time() = now();
+  *added.mutable_compute_start_time() = added.start_time();
   return added;
 }
 
@@ -220,6 +221,35 @@ Status FakeJobService::remove(const JobId& id) {
   }
   std::erase_if(entries_, [&](const Entry& known) { return known.job.id() == id; });
   return absl::OkStatus();
+}
+
+StatusOr<std::vector<v1::TraceTrack>> FakeJobService::trace(const JobId& id) {
+  MutexLock held(mutex_);
+  LATENTD_RETURN_IF_ERROR(find(id).status());
+  const auto track = [](const std::string& group, uint32_t rank, const std::vector<v1::SpanKind>& kinds) {
+    v1::TraceTrack made;
+    made.set_group(group);
+    made.set_rank(rank);
+    int64_t start = 5'000'000'000 + static_cast<int64_t>(rank) * 1000;
+    for (const v1::SpanKind kind : kinds) {
+      v1::TraceSpan& span = *made.add_spans();
+      span.set_kind(kind);
+      span.set_start_ns(start);
+      span.set_end_ns(start += 1500);
+      const bool handoff = kind >= v1::SPAN_KIND_SLOT_WAIT;
+      if (handoff) span.set_edge("text.encode->denoise.denoise");
+      if (handoff) span.set_bytes(4096);
+    }
+    return made;
+  };
+  std::vector<v1::TraceTrack> tracks{
+      track("text", 0, {v1::SPAN_KIND_DISPATCH, v1::SPAN_KIND_COMMAND, v1::SPAN_KIND_PUBLISH})};
+  for (const uint32_t rank : {0, 1})
+    tracks.push_back(
+        track("denoise", rank, {v1::SPAN_KIND_COMMAND, v1::SPAN_KIND_INPUT_WAIT, v1::SPAN_KIND_TARGET_COPY}));
+  tracks.back().set_dropped(3);
+  tracks.push_back(track("", 0, {v1::SPAN_KIND_QUEUE}));
+  return tracks;
 }
 
 v1::Topology FakeJobService::topology() {

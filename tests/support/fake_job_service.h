@@ -34,6 +34,8 @@ class FakeJobService final : public supervisor::JobService {
   StatusOr<std::unique_ptr<Watch>> watch(const JobId& id, WatchCallback callback) override;
   StatusOr<supervisor::ResultFile> openResult(const JobId& id) override;
   Status remove(const JobId& id) override;
+  // Of a finished job: a hand-off from text rank 0 to both ranks of denoise.
+  StatusOr<std::vector<v1::TraceTrack>> trace(const JobId& id) override;
   v1::Topology topology() override;
   v1::GetEdgesResponse edges() override;
   uint32_t drain(std::chrono::milliseconds deadline) override;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <concepts>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@ std::string groupTable(const v1::Topology& topology) {
   for (const v1::Group& group : topology.groups()) {
     for (const v1::Worker& worker : group.workers()) {
       rows.push_back({group.name(), group.stage(), std::to_string(worker.rank()), worker.device(),
-                      workerStateName(worker.state()), std::to_string(worker.pid()), std::to_string(group.threads()),
+                      stateName(worker.state()), std::to_string(worker.pid()), std::to_string(group.threads()),
                       formatBytes(worker.memory_bytes()), formatBytes(worker.device_memory_bytes()),
                       std::to_string(group.epoch()), std::to_string(group.restarts())});
     }
@@ -43,14 +44,27 @@ std::string edgeTable(const google::protobuf::RepeatedPtrField<v1::Edge>& edges)
   return formatTable(rows);
 }
 
-std::string limitLines(const v1::ModelLimits& limits) {
+// What a model does not limit, or has no default of, it leaves at 0.
+std::string orDash(const std::string& text) { return text == "0" || text == "0x0" ? "-" : text; }
+std::string orDash(std::integral auto value) { return orDash(std::to_string(value)); }
+std::string orDash(double value) { return orDash(formatNumber(value)); }
+
+std::string limitLines(const v1::Topology& topology) {
+  if (!topology.has_limits()) return "limits and defaults are known once the model is loaded\n";
+  const v1::ModelLimits& limits = topology.limits();
   const v1::JobParameters& defaults = limits.defaults();
-  return fmt::format("frames: 1 + k * {}, at most {}\nsize: multiples of {}, at most {} pixels\nsteps: at most {}\n",
-                     limits.frame_step(), limits.frames_max(), limits.size_multiple(), limits.pixels_max(),
-                     limits.steps_max()) +
-         fmt::format("prompt: at most {} bytes\ndefaults: {} frames, {}x{}, {} steps, guidance {}, {} fps\n",
-                     limits.prompt_bytes_max(), defaults.frames(), defaults.width(), defaults.height(),
-                     defaults.steps(), formatNumber(defaults.guidance_scale()), formatNumber(defaults.fps()));
+  std::vector<std::vector<std::string>> rows{{"PARAMETER", "DEFAULT", "ACCEPTED"}};
+  rows.push_back({"frames", orDash(defaults.frames()),
+                  fmt::format("1 + k * {}, at most {}", limits.frame_step(), orDash(limits.frames_max()))});
+  rows.push_back(
+      {"size", orDash(fmt::format("{}x{}", defaults.width(), defaults.height())),
+       fmt::format("multiples of {}, at most {} pixels", limits.size_multiple(), orDash(limits.pixels_max()))});
+  rows.push_back({"steps", orDash(defaults.steps()), fmt::format("at most {}", orDash(limits.steps_max()))});
+  rows.push_back({"guidance", defaults.has_guidance_scale() ? formatNumber(defaults.guidance_scale()) : "-", ""});
+  rows.push_back({"flow shift", orDash(defaults.flow_shift()), ""});
+  rows.push_back({"fps", orDash(defaults.fps()), ""});
+  rows.push_back({"prompt", "-", fmt::format("at most {} bytes", orDash(limits.prompt_bytes_max()))});
+  return formatTable(rows);
 }
 
 }  // namespace
@@ -64,7 +78,7 @@ ExitCode runTopology(const GlobalOptions& global) {
   if (global.json) {
     print(toJson(topology, true));
   } else {
-    print(groupTable(topology) + "\n" + edgeTable(topology.edges()) + "\n" + limitLines(topology.limits()));
+    print(groupTable(topology) + "\n" + edgeTable(topology.edges()) + "\n" + limitLines(topology));
   }
   return ExitCode::kOk;
 }
@@ -75,18 +89,6 @@ ExitCode runEdges(const GlobalOptions& global) {
   const grpc::Status status = client.call(client.admin(), &v1::Admin::Stub::GetEdges, v1::GetEdgesRequest(), &response);
   if (!status.ok()) return client.fail(status);
   print(global.json ? toJson(response, true) : edgeTable(response.edges()));
-  return ExitCode::kOk;
-}
-
-ExitCode runDrain(const GlobalOptions& global, std::optional<double> deadline_seconds) {
-  const Client client(global);
-  v1::DrainRequest request;
-  if (deadline_seconds) *request.mutable_deadline() = toDuration(*deadline_seconds);
-  v1::DrainResponse response;
-  const grpc::Status status = client.call(client.admin(), &v1::Admin::Stub::Drain, request, &response);
-  if (!status.ok()) return client.fail(status);
-  print(global.json ? toJson(response, true)
-                    : fmt::format("draining: no new jobs; {} left before the daemon ends\n", response.jobs_left()));
   return ExitCode::kOk;
 }
 

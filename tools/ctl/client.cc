@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "runtime/config/value.h"
+
 namespace latentd::ctl {
 namespace {
 
@@ -40,10 +42,13 @@ void printError(bool json, const std::string& code, const std::string& message) 
 
 Client::Client(const GlobalOptions& options)
     : options_(options),
-      timeout_(static_cast<int64_t>(options.timeout_seconds * 1000)),
-      channel_(makeChannel(options.endpoint, timeout_)),
+      channel_(makeChannel(options.endpoint, options.timeout)),
       jobs_(v1::Jobs::NewStub(channel_)),
       admin_(v1::Admin::NewStub(channel_)) {}
+
+void Client::waitConnected(std::chrono::system_clock::time_point deadline) const {
+  channel_->WaitForStateChange(GRPC_CHANNEL_READY, deadline);
+}
 
 bool Client::connected() const { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
 
@@ -70,18 +75,42 @@ ExitCode Client::exitCodeOf(const grpc::Status& status) const {
   }
 }
 
-ExitCode Client::failStream(const grpc::Status& status) const {
+ExitCode Client::failStream(const grpc::Status& status, const std::string& job, const std::string& state) const {
   const bool broken =
       status.error_code() == grpc::StatusCode::UNAVAILABLE || status.error_code() == grpc::StatusCode::CANCELLED;
-  return fail(status, broken ? ExitCode::kUnreachable : exitCodeOf(status));
+  if (!broken) return fail(status, exitCodeOf(status));
+  printError(options_.json, nameOf(status.error_code()), explainLost(job, state));
+  return ExitCode::kUnreachable;
+}
+
+// Whether the daemon is gone, hangs, or is another one by now shows when it is asked once more.
+std::string Client::explainLost(const std::string& job, const std::string& state) const {
+  v1::GetJobRequest request;
+  request.set_id(job);
+  v1::Job found;
+  const std::string seen = "job " + job + ", last seen " + state;
+  switch (call(*jobs_, &v1::Jobs::Stub::Get, request, &found).error_code()) {
+    case grpc::StatusCode::OK:
+      return "the connection to " + options_.endpoint + " broke; " + seen + ", is still there: `latentctl watch " +
+             job + "` follows it again";
+    case grpc::StatusCode::NOT_FOUND:
+      return "the daemon at " + options_.endpoint + " was restarted, and " + seen +
+             ", is lost with it: submit it again";
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return "the daemon at " + options_.endpoint + " stopped answering; " + seen +
+             ", may go on: see the daemon's log, and `latentctl watch " + job + "` once it answers";
+    default:
+      return "the daemon at " + options_.endpoint + " stopped; " + seen +
+             ", is lost with it: see the daemon's log, start it again and submit the job again";
+  }
 }
 
 ExitCode Client::fail(const grpc::Status& status, ExitCode code) const {
   std::string message = status.error_message();
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     message = "the daemon at " + options_.endpoint + " did not answer within " +
-              std::to_string(timeout_.count() / 1000.0).substr(0, 4) +
-              " s: see its log and /healthz on its HTTP port; --timeout waits longer";
+              config::formatDuration(options_.timeout) +
+              ": see its log and /healthz on its HTTP port; --timeout waits longer";
   } else if (code == ExitCode::kUnreachable) {
     message = "no daemon answers at " + options_.endpoint + " (" + message +
               "): start one with `latentd --config FILE`, or name another with --endpoint or LATENTD_ENDPOINT";
@@ -94,7 +123,10 @@ ExitCode Client::fail(const grpc::Status& status, ExitCode code) const {
 }
 
 ExitCode Client::fail(ExitCode code, const std::string& message) const {
-  printError(options_.json, code == ExitCode::kUsage ? "INVALID_ARGUMENT" : "LOCAL", message);
+  const char* name = code == ExitCode::kUsage      ? "INVALID_ARGUMENT"
+                     : code == ExitCode::kTimedOut ? "DEADLINE_EXCEEDED"
+                                                   : "LOCAL";
+  printError(options_.json, name, message);
   return code;
 }
 

@@ -15,7 +15,8 @@ namespace latentd::ctl {
 struct GlobalOptions {
   std::string endpoint;
   bool json = false;
-  double timeout_seconds = 10;  // for an answer; a stream may be silent, but its connection must answer so often
+  // For an answer; a stream may be silent, but its connection must answer so often.
+  std::chrono::milliseconds timeout{10'000};
 };
 
 // A connection to the daemon, made at the first call.
@@ -29,7 +30,7 @@ class Client {
   v1::Admin::Stub& admin() const { return *admin_; }
 
   // For an answer from now.
-  std::chrono::system_clock::time_point deadline() const { return std::chrono::system_clock::now() + timeout_; }
+  std::chrono::system_clock::time_point deadline() const { return std::chrono::system_clock::now() + options_.timeout; }
 
   // One unary call with its deadline: call(client.jobs(), &v1::Jobs::Stub::Get, request, &job).
   template <class Stub, class Request, class Response>
@@ -42,19 +43,25 @@ class Client {
 
   // Says on standard error what went wrong and what to do, and returns the exit code of it.
   ExitCode fail(const grpc::Status& status) const { return fail(status, exitCodeOf(status)); }
-  // The same for a stream, which the daemon itself ends early only with its own end.
-  ExitCode failStream(const grpc::Status& status) const;
+  // The same for a stream about a job, last seen in this state: the daemon itself ends one early only with its own end.
+  ExitCode failStream(const grpc::Status& status, const std::string& job, const std::string& state) const;
+  // Returns early when the connection breaks.
+  void waitConnected(std::chrono::system_clock::time_point deadline) const;
+  // A call ended with this because nobody listens any more.
+  bool isGone(const grpc::Status& status) const {
+    return status.error_code() == grpc::StatusCode::UNAVAILABLE && !connected();
+  }
   // The same for an error of our own.
   ExitCode fail(ExitCode code, const std::string& message) const;
   const GlobalOptions& options() const { return options_; }
 
  private:
   ExitCode fail(const grpc::Status& status, ExitCode code) const;
+  std::string explainLost(const std::string& job, const std::string& state) const;
   bool connected() const;
   ExitCode exitCodeOf(const grpc::Status& status) const;
 
   const GlobalOptions options_;
-  const std::chrono::milliseconds timeout_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Jobs::Stub> jobs_;
   const std::unique_ptr<v1::Admin::Stub> admin_;

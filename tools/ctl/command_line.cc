@@ -3,22 +3,32 @@
 #include <CLI/CLI.hpp>
 
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <limits>
-#include <map>
-#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "runtime/base/version.h"
 #include "tools/ctl/admin_commands.h"
 #include "tools/ctl/completion.h"
+#include "tools/ctl/duration.h"
 #include "tools/ctl/exit_code.h"
 #include "tools/ctl/job_commands.h"
 #include "tools/ctl/submit.h"
 
 namespace latentd::ctl {
 namespace {
+
+using std::chrono::milliseconds;
+
+// Of what a person waits for: longer than any job.
+constexpr milliseconds kDurationMax = std::chrono::hours(24 * 365);
+constexpr milliseconds kAnswerMin{100};  // shorter, and a busy machine looks like a dead daemon
+constexpr milliseconds kAnswerMax = std::chrono::hours(1);
+constexpr milliseconds kDrainMax = std::chrono::hours(24 * 30);  // the API's
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -33,6 +43,11 @@ constexpr const char* kExamples =
     "proto/api.proto as JSON with their field names: one object, or one a line for watch, cancel and delete.\n"
     "Environment: LATENTD_ENDPOINT is the default of --endpoint.\n\n";
 
+struct DurationRange {
+  milliseconds least{1};
+  milliseconds most = kDurationMax;
+};
+
 // The command line and what it parses into. Owner: runCommandLine(). Thread: one.
 class CommandLine {
  public:
@@ -40,17 +55,20 @@ class CommandLine {
     global_.endpoint = endpoint;
     app_.require_subcommand(1);
     app_.fallthrough();
+    app_.set_version_flag("--version", "latentctl " + std::string(kVersion) + " (" + std::string(kApiVersion) + ")");
     app_.add_option("--endpoint", global_.endpoint, "The daemon")->type_name("HOST:PORT")->capture_default_str();
     app_.add_flag("--json", global_.json, "Print JSON for programs");
-    app_.add_option("--timeout", global_.timeout_seconds, "How long to wait for an answer of the daemon")
-        ->check(CLI::Range(0.1, 3600.0).description(""))
-        ->type_name("SECONDS")
-        ->capture_default_str();
-    app_.footer(std::string(kExamples) + kExitCodeHelp);
+    addDuration(&app_, "--timeout", "How long to wait for an answer of the daemon", {kAnswerMin, kAnswerMax},
+                [this](milliseconds value) { global_.timeout = value; })
+        ->default_str("10s");
     addSubmit();
     addJobCommands();
     addAdminCommands();
     addCompletion();
+    // Last: commands inherit what is set before they are added.
+    app_.footer(std::string(kExamples) + kExitCodeHelp);
+    for (CLI::App* command : app_.get_subcommands(nullptr))
+      command->footer(globalHelp() + command->get_footer());
   }
 
   int run(int argc, char** argv) {
@@ -64,21 +82,36 @@ class CommandLine {
   }
 
  private:
-  CLI::App* command(const std::string& name, const std::string& description, std::function<ExitCode()> run) {
+  // `footer`: its examples, and what else there is to say of it alone.
+  CLI::App* command(const std::string& name, const std::string& description, const std::string& footer,
+                    std::function<ExitCode()> run) {
     CLI::App* added = app_.add_subcommand(name, description);
+    added->footer(footer);
     added->callback([this, run = std::move(run)] { run_ = run; });
     return added;
   }
 
-  // "90", "90s", "10m", "1h", "500ms".
-  static void addDuration(CLI::App* command, const std::string& name, std::optional<double>& seconds,
-                          const std::string& description) {
-    CLI::AsNumberWithUnit units(std::map<std::string, double>{{"ms", 0.001}, {"s", 1}, {"m", 60}, {"h", 3600}},
-                                CLI::AsNumberWithUnit::CASE_SENSITIVE);
-    command->add_option(name, seconds, description + ", such as 90s, 10m or 1h")
-        ->transform(units.description(""))
-        ->check(CLI::NonNegativeNumber.description(""))
+  std::string globalHelp() const {
+    const std::vector<const CLI::Option*> options = app_.get_options([](const CLI::Option* option) {
+      return option->get_name() == "--endpoint" || option->get_name() == "--json" || option->get_name() == "--timeout";
+    });
+    return CLI::Formatter().make_group("Options of every command", false, options) +
+           "  `latentctl --help` lists the exit codes\n\n";
+  }
+
+  static CLI::Option* addDuration(CLI::App* command, const std::string& name, const std::string& description,
+                                  DurationRange range, std::function<void(milliseconds)> take) {
+    const auto parse = [name, range, take = std::move(take)](const std::string& text) {
+      const StatusOr<milliseconds> value = parseDuration(text, range.least, range.most);
+      if (!value.ok()) throw CLI::ValidationError(name, messageOf(value.status()));
+      take(*value);
+    };
+    return command->add_option_function<std::string>(name, parse, description + ", such as 90s, 10m, 1h or 1d")
         ->type_name("DURATION");
+  }
+  static void addDuration(CLI::App* command, const std::string& name, std::optional<milliseconds>& value,
+                          const std::string& description, DurationRange range = {}) {
+    addDuration(command, name, description, range, [&value](milliseconds parsed) { value = parsed; });
   }
 
   template <class T>
@@ -112,14 +145,23 @@ class CommandLine {
   DownloadOptions download_;
   std::string id_;
   std::vector<std::string> ids_;
-  std::optional<double> drain_seconds_;
+  DrainOptions drain_;
   std::string shell_;
   std::function<ExitCode()> run_;
 };
 
 void CommandLine::addSubmit() {
-  CLI::App* submit = command("submit", "Queue a video, follow it and write it to a file",
-                             [this] { return runSubmit(global_, submit_); });
+  CLI::App* submit = command(
+      "submit", "Queue a video, follow it and write it to a file",
+      "Ctrl-C cancels the job and ends with 130; a second one ends without waiting for the cancelled job. A\n"
+      "file appears whole or not at all. npy is frames x height x width x 3; rgb is the bare bytes of the same.\n"
+      "Where --format and the end of FILE name different formats, nothing is submitted.\n\n"
+      "Examples:\n"
+      "  latentctl submit --prompt \"a red circle moving left\" -o circle.mp4\n"
+      "  latentctl submit --prompt-file story.txt --size 832x480 --frames 81 --seed 7 -o story.gif\n"
+      "  latentctl submit --prompt \"waves\" --format y4m -o - | ffplay -\n"
+      "  id=$(latentctl submit --prompt \"waves\" --deadline 10m --detach)\n",
+      [this] { return runSubmit(global_, submit_); });
   CLI::Option* prompt =
       submit->add_option("--prompt", submit_.prompt, "What to show; - reads standard input")->type_name("TEXT");
   submit->add_option("--prompt-file", submit_.prompt_file, "Instead of --prompt: a file with it")
@@ -136,8 +178,8 @@ void CommandLine::addSubmit() {
   submit->add_option("--priority", submit_.priority, "-100 to 100; higher first")
       ->check(CLI::Range(-100, 100).description(""))
       ->type_name("N");
-  addDuration(submit, "--deadline", submit_.deadline_seconds, "Fail the job if it takes longer");
-  addDuration(submit, "--stall-timeout", submit_.stall_timeout_seconds, "Fail the job if a stage makes no progress");
+  addDuration(submit, "--deadline", submit_.deadline, "Fail the job if it takes longer");
+  addDuration(submit, "--stall-timeout", submit_.stall_timeout, "Fail the job if a stage makes no progress");
   submit->add_option("-o,--output", submit_.output, "File to write, - for standard output; default ID.FORMAT")
       ->type_name("FILE");
   submit->add_option("--format", submit_.format, "mp4, gif, y4m, png (contact sheet), npy or rgb; default by -o")
@@ -145,17 +187,18 @@ void CommandLine::addSubmit() {
   submit->add_flag("--float", submit_.float_pixels, "npy only: float32 in [0, 1] instead of uint8");
   submit->add_flag("--detach", submit_.detach, "Print the job's id and return");
   submit->add_flag("-q,--quiet", submit_.quiet, "No progress");
-  submit->footer(
-      "Ctrl-C cancels the job and ends with 130; a second one leaves it running. A file appears whole or not\n"
-      "at all. npy is frames x height x width x 3; rgb is the bare bytes of the same.");
 }
 
 void CommandLine::addJobCommands() {
-  CLI::App* list = command("list", "List jobs, newest first", [this] { return runList(global_, list_); });
+  CLI::App* list = command("list", "List jobs, newest first",
+                           "Examples:\n"
+                           "  latentctl list --state running,queued --since 1h\n"
+                           "  latentctl --json list --limit 0 | jq -r '.jobs[].id'\n",
+                           [this] { return runList(global_, list_); });
   list->add_option("--state", list_.states, std::string("Only jobs in these states: ") + kStateNames)
       ->delimiter(',')
       ->type_name("STATE");
-  addDuration(list, "--since", list_.since_seconds, "Only jobs submitted within this time");
+  addDuration(list, "--since", list_.since, "Only jobs submitted within this time");
   list->add_option("--limit", list_.limit, "At most so many; 0 for all")
       ->check(unsignedNumber<uint32_t>())
       ->type_name("N")
@@ -168,33 +211,66 @@ void CommandLine::addJobCommands() {
   const auto takesJobs = [this](CLI::App* added) {
     added->add_option("ids", ids_, "The jobs' ids")->required()->type_name("ID");
   };
-  takesJob(command("get", "Show a job in full", [this] { return runGet(global_, id_); }));
-  takesJob(command("watch", "Follow a job; ends with the job's outcome", [this] { return runWatch(global_, id_); }));
-  takesJobs(command("cancel", "Cancel jobs; returns at once", [this] { return runCancel(global_, ids_); }));
-  CLI::App* download = command("download", "Fetch a finished job's video", [this] {
-    download_.id = id_;
-    return runDownload(global_, download_);
-  });
+  takesJob(command("get", "Show a job in full", "Example:\n  latentctl get 3f0c2a91b7de\n",
+                   [this] { return runGet(global_, id_); }));
+  takesJob(command("watch", "Follow a job; ends with the job's outcome",
+                   "Ctrl-C ends the watching, not the job.\n\nExample:\n  latentctl watch 3f0c2a91b7de\n",
+                   [this] { return runWatch(global_, id_); }));
+  takesJobs(command("cancel", "Cancel jobs; returns at once",
+                    "Example:\n  latentctl cancel $(latentctl list --quiet --state queued)\n",
+                    [this] { return runCancel(global_, ids_); }));
+  CLI::App* download = command("download", "Fetch a finished job's video",
+                               "The format is the one that the job was submitted with; a FILE that names another is\n"
+                               "refused.\n\nExample:\n  latentctl download 3f0c2a91b7de -o waves.mp4\n",
+                               [this] {
+                                 download_.id = id_;
+                                 return runDownload(global_, download_);
+                               });
   takesJob(download);
   download->add_option("-o,--output", download_.output, "File to write, - for standard output; default ID.FORMAT")
       ->type_name("FILE");
-  takesJobs(command("delete", "Forget finished jobs and their videos", [this] { return runDelete(global_, ids_); }));
+  CLI::App* trace =
+      command("trace", "Write where the time of a job went, for Perfetto or Chrome",
+              "Shows each rank's command, stage, steps and hand-offs beside the daemon's queue and commands.\n"
+              "A job that runs shows what its ranks have answered so far.\n\n"
+              "Example:\n  latentctl trace 3f0c2a91b7de -o t.json    # open it with ui.perfetto.dev\n",
+              [this] {
+                download_.id = id_;
+                return runTrace(global_, download_);
+              });
+  takesJob(trace);
+  trace->add_option("-o,--output", download_.output, "File to write, - for standard output; default ID.trace.json")
+      ->type_name("FILE");
+  takesJobs(command("delete", "Forget finished jobs and their videos",
+                    "Example:\n  latentctl delete $(latentctl list --quiet --state failed,cancelled)\n",
+                    [this] { return runDelete(global_, ids_); }));
 }
 
 void CommandLine::addAdminCommands() {
-  command("topology", "Show groups, workers, edges and limits", [this] { return runTopology(global_); });
-  command("edges", "Show the edges and what passed over them", [this] { return runEdges(global_); });
-  CLI::App* drain = command("drain", "Take no new jobs, finish the others, then end the daemon",
-                            [this] { return runDrain(global_, drain_seconds_); });
-  addDuration(drain, "--deadline", drain_seconds_, "Cancel what is left after this time");
-  command("version", "Show the versions of client and daemon", [this] { return runVersion(global_); });
+  command("topology", "Show groups, workers, edges and limits", "Example:\n  latentctl topology\n",
+          [this] { return runTopology(global_); });
+  command("edges", "Show the edges and what passed over them", "Example:\n  latentctl edges\n",
+          [this] { return runEdges(global_); });
+  CLI::App* drain =
+      command("drain", "Take no new jobs, finish the others, then end the daemon",
+              "Example:\n  latentctl drain --deadline 10m --wait\n", [this] { return runDrain(global_, drain_); });
+  addDuration(drain, "--deadline", drain_.deadline, "Cancel what is left after this time",
+              {milliseconds(0), kDrainMax});
+  CLI::Option* wait =
+      drain->add_flag("--wait", drain_.wait, "Return when the daemon has ended; says what it waits for");
+  addDuration(drain, "--wait-timeout", "With --wait: end with 9 if it takes longer", {}, [this](milliseconds value) {
+    drain_.wait_timeout = value;
+  })->needs(wait);
+  command("version", "Show the versions of client and daemon", "Example:\n  latentctl version\n",
+          [this] { return runVersion(global_); });
 }
 
 void CommandLine::addCompletion() {
-  CLI::App* completion = command("completion", "Print a completion script for a shell", [this] {
-    std::fputs(completionScript(app_, shell_).value_or("").c_str(), stdout);
-    return ExitCode::kOk;
-  });
+  CLI::App* completion = command("completion", "Print a completion script for a shell",
+                                 "Example:\n  source <(latentctl completion bash)\n", [this] {
+                                   std::fputs(completionScript(app_, shell_).value_or("").c_str(), stdout);
+                                   return ExitCode::kOk;
+                                 });
   completion->add_option("shell", shell_, "bash, zsh or fish")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));

@@ -15,7 +15,7 @@ enum class Values { kNone, kFile, kFormat, kState, kJob, kShell };
 constexpr std::string_view kFormats = "mp4 gif y4m png npy rgb";
 constexpr std::string_view kStates = "queued running cancelling succeeded failed cancelled";
 constexpr std::string_view kShells = "bash zsh fish";
-constexpr const char* kListJobs = "latentctl --timeout 1 list --quiet --limit 0 2>/dev/null";
+constexpr const char* kListJobs = "latentctl --timeout 1s list --quiet --limit 0 2>/dev/null";
 
 Values valuesOfFlag(const std::string& name) {
   static constexpr std::array<std::pair<std::string_view, Values>, 4> kKnown{{{"--output", Values::kFile},
@@ -29,7 +29,7 @@ Values valuesOfFlag(const std::string& name) {
 }
 
 Values valuesOfCommand(const std::string& name) {
-  static constexpr std::array<std::string_view, 5> kTakeJobs{"get", "watch", "cancel", "download", "delete"};
+  static constexpr std::array<std::string_view, 6> kTakeJobs{"get", "watch", "cancel", "download", "trace", "delete"};
   if (std::find(kTakeJobs.begin(), kTakeJobs.end(), name) != kTakeJobs.end()) return Values::kJob;
   return name == "completion" ? Values::kShell : Values::kNone;
 }

@@ -13,6 +13,7 @@ enum class ExitCode : int {
   kRefused = 6,    // not now: queue full, draining, the job is in another state
   kLocalFile = 7,  // the output could not be written, an input not read
   kInternal = 8,
+  kTimedOut = 9,  // --wait-timeout
 };
 
 constexpr ExitCode exitCodeOfSignal(int signal_number) { return static_cast<ExitCode>(128 + signal_number); }
@@ -23,6 +24,7 @@ inline constexpr const char* kExitCodeHelp =
     "  1  the job failed                 6  refused: queue full, draining, wrong state\n"
     "  2  a bad argument or value        7  a local file could not be read or written\n"
     "  3  no daemon, or no answer        8  an internal error\n"
-    "  4  the job was cancelled          128+N  ended by signal N (Ctrl-C: 130)\n";
+    "  4  the job was cancelled          9  --wait-timeout passed\n"
+    "  128+N  ended by signal N (Ctrl-C: 130; the reader of -o - went away: 141)\n";
 
 }  // namespace latentd::ctl

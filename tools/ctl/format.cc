@@ -18,6 +18,11 @@ constexpr std::array<std::pair<std::string_view, v1::OutputFormat>, 6> kFormats{
     {"rgb", v1::OUTPUT_FORMAT_RGB24},
 }};
 
+std::optional<v1::OutputFormat> formatOfName(const std::string& output) {
+  const std::string extension = std::filesystem::path(output).extension().string();
+  return extension.empty() ? std::nullopt : parseFormat(extension.substr(1));
+}
+
 }  // namespace
 
 std::string formatName(v1::OutputFormat format) {
@@ -36,17 +41,25 @@ std::optional<v1::OutputFormat> parseFormat(std::string_view name) {
   return std::nullopt;
 }
 
+Status checkNameFits(const std::string& output, v1::OutputFormat format) {
+  const std::optional<v1::OutputFormat> named = formatOfName(output);
+  if (!named || *named == format) return absl::OkStatus();
+  return absl::InvalidArgumentError("-o " + output + ": the name says " + formatName(*named) +
+                                    ", but the result is to be " + formatName(format) + "; end the name in ." +
+                                    formatName(format) + ", or choose the format that it says");
+}
+
 StatusOr<v1::OutputFormat> chooseFormat(const std::string& format, const std::string& output) {
   if (!format.empty()) {
-    if (const auto known = parseFormat(format)) return *known;
-    return absl::InvalidArgumentError("--format " + format + ": is none of " + kFormatNames);
+    const std::optional<v1::OutputFormat> known = parseFormat(format);
+    if (!known) return absl::InvalidArgumentError("--format " + format + ": is none of " + kFormatNames);
+    LATENTD_RETURN_IF_ERROR(checkNameFits(output, *known));
+    return *known;
   }
   if (output.empty()) return v1::OUTPUT_FORMAT_MP4;
   if (output == "-")
     return absl::InvalidArgumentError("-o -: say which format to stream with --format (mp4, y4m, ...)");
-  const std::string extension = std::filesystem::path(output).extension().string();
-  const auto known = parseFormat(extension.empty() ? extension : extension.substr(1));
-  if (known) return *known;
+  if (const auto known = formatOfName(output)) return *known;
   return absl::InvalidArgumentError("-o " + output + ": the name ends in none of " + kFormatNames +
                                     "; rename it or add --format");
 }

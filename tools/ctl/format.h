@@ -14,8 +14,11 @@ std::string formatName(v1::OutputFormat format);
 std::optional<v1::OutputFormat> parseFormat(std::string_view name);
 inline constexpr const char* kFormatNames = "mp4, gif, y4m, png, npy, rgb";
 
+// INVALID_ARGUMENT when the output's name ends in another format than the one it will hold. Unknown ends are fine.
+Status checkNameFits(const std::string& output, v1::OutputFormat format);
+
 // The format of a submission: --format, else the end of the output's name, else mp4. INVALID_ARGUMENT when neither
-// names one of ours, or the output is a stream without --format.
+// names one of ours, they name different ones, or the output is a stream without --format.
 StatusOr<v1::OutputFormat> chooseFormat(const std::string& format, const std::string& output);
 
 }  // namespace latentd::ctl

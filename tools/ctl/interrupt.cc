@@ -14,7 +14,7 @@
 
 namespace latentd::ctl {
 
-Interrupt::Interrupt() {
+Interrupt::Interrupt(const Clock& clock) : clock_(clock) {
   sigset_t ours;
   sigemptyset(&ours);
   for (const int number : {SIGINT, SIGTERM, SIGHUP})
@@ -39,6 +39,10 @@ void Interrupt::setHandler(std::function<void(int)> handler) {
 }
 
 void Interrupt::deliver(int signal_number) {
+  const Clock::TimePoint now = clock_.now();
+  const auto [counted, first] = counted_.try_emplace(signal_number, now);
+  if (!first && now - counted->second < kSameSignal) return;
+  counted->second = now;
   MutexLock held(mutex_);
   if (!handler_) std::_Exit(128 + signal_number);
   handler_(signal_number);

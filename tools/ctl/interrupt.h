@@ -1,9 +1,12 @@
 #pragma once
 
+#include <chrono>
 #include <csignal>
 #include <functional>
+#include <map>
 #include <thread>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 
@@ -14,24 +17,31 @@ namespace latentd::ctl {
 // Owner: the command, before its Client: the threads of gRPC must inherit the blocked signals. Thread: its own.
 class Interrupt {
  public:
-  Interrupt();
+  // `clock` outlives it.
+  explicit Interrupt(const Clock& clock);
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  // The handler gets the signal's number, once a signal. Null: none. Returns when no call of the old one runs.
+  // What a terminal, `timeout` and the like send to the process and again to its group is one signal to a person.
+  static constexpr std::chrono::milliseconds kSameSignal{300};
+
+  // The handler gets the signal's number, once a signal; the same one again within kSameSignal does not count. Null:
+  // none. Returns when no call of the old one runs.
   void setHandler(std::function<void(int)> handler);
 
  private:
   void run();
   void deliver(int signal_number);
 
+  const Clock& clock_;
   sigset_t before_{};
   UniqueFd signals_;
   UniqueFd stop_;
   Mutex mutex_;
   std::function<void(int)> handler_ GUARDED_BY(mutex_);
-  std::thread thread_;  // last: it uses all of the above
+  std::map<int, Clock::TimePoint> counted_;  // by number: when it counted last; its own thread's
+  std::thread thread_;                       // last: it uses all of the above
 };
 
 }  // namespace latentd::ctl

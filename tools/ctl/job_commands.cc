@@ -37,9 +37,9 @@ StatusOr<v1::ListJobsRequest> makeListRequest(const ListOptions& options) {
     if (!state) return absl::InvalidArgumentError("--state " + name + ": is none of " + kStateNames);
     request.add_states(*state);
   }
-  if (options.since_seconds) {
-    const auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    request.mutable_created_after()->set_seconds(static_cast<int64_t>(now - *options.since_seconds));
+  if (options.since) {
+    const auto then = std::chrono::system_clock::now().time_since_epoch() - *options.since;
+    request.mutable_created_after()->set_seconds(std::chrono::duration_cast<std::chrono::seconds>(then).count());
   }
   return request;
 }
@@ -112,7 +112,7 @@ ExitCode runWatch(const GlobalOptions& global, const std::string& id) {
         std::fflush(stdout);
       },
       &job);
-  if (!status.ok()) return client.failStream(status);
+  if (!status.ok()) return client.failStream(status, id, stateName(job.state()));
   if (job.state() == v1::JOB_STATE_SUCCEEDED) {
     if (!global.json) print("job " + id + " succeeded: `latentctl download " + id + "` fetches the result\n");
     return ExitCode::kOk;
@@ -160,12 +160,16 @@ ExitCode runDelete(const GlobalOptions& global, const std::vector<std::string>& 
 
 ExitCode runDownload(const GlobalOptions& global, const DownloadOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader of -o - that goes away is an error of writing
-  Interrupt interrupt;            // before the client, whose threads inherit the blocked signals
+  const SteadyClock clock;
+  Interrupt interrupt(clock);  // before the client, whose threads inherit the blocked signals
   Client client(global);
   v1::Job job;
   if (const grpc::Status status = getJob(client, options.id, &job); !status.ok()) return client.fail(status);
   const std::string path =
       options.output.empty() ? options.id + "." + formatName(job.parameters().format()) : options.output;
+  if (const Status fits = checkNameFits(path, job.parameters().format()); !fits.ok()) {
+    return client.fail(ExitCode::kUsage, messageOf(fits));
+  }
   StatusOr<OutputFile> output = OutputFile::open(path);
   if (!output.ok()) {
     const bool usage = output.status().code() == absl::StatusCode::kInvalidArgument;
@@ -181,8 +185,9 @@ ExitCode runDownload(const GlobalOptions& global, const DownloadOptions& options
   interrupt.setHandler(nullptr);
   if (slot.isCut() && !outcome.remote.ok()) return exitCodeOfSignal(signal_number);
   if (outcome.local.ok() && outcome.remote.ok()) outcome.local = output->commit();
+  if (absl::IsAborted(outcome.local)) return exitCodeOfSignal(SIGPIPE);
   if (!outcome.local.ok()) return client.fail(ExitCode::kLocalFile, messageOf(outcome.local));
-  if (!outcome.remote.ok()) return client.failStream(outcome.remote);
+  if (!outcome.remote.ok()) return client.failStream(outcome.remote, options.id, stateName(job.state()));
   if (global.json) {
     std::fputs(toJson(job, true).c_str(), output->isStdout() ? stderr : stdout);
   } else if (!output->isStdout()) {

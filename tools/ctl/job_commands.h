@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,14 +11,14 @@ namespace latentd::ctl {
 
 struct ListOptions {
   std::vector<std::string> states;  // "queued", "running", ...
-  std::optional<double> since_seconds;
+  std::optional<std::chrono::milliseconds> since;
   uint32_t limit = 50;  // 0: all
   bool ids_only = false;
 };
 
 struct DownloadOptions {
   std::string id;
-  std::string output;  // empty: ID.FORMAT in the current folder
+  std::string output;  // empty: a name after the id in the current folder
 };
 
 ExitCode runList(const GlobalOptions& global, const ListOptions& options);
@@ -28,6 +29,8 @@ ExitCode runWatch(const GlobalOptions& global, const std::string& id);
 ExitCode runCancel(const GlobalOptions& global, const std::vector<std::string>& ids);
 ExitCode runDelete(const GlobalOptions& global, const std::vector<std::string>& ids);
 ExitCode runDownload(const GlobalOptions& global, const DownloadOptions& options);
+// Trace events; without an output: ID.trace.json.
+ExitCode runTrace(const GlobalOptions& global, const DownloadOptions& options);
 
 inline constexpr const char* kStateNames = "queued, running, cancelling, succeeded, failed, cancelled";
 

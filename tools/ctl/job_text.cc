@@ -12,19 +12,6 @@ namespace {
 
 constexpr size_t kPromptColumns = 40;  // keeps a row of a list within 120 columns
 
-// What there is to say: the stage that runs, or did when the job ended, with its steps.
-std::string progressOf(const v1::Job& job) {
-  if (job.state() == v1::JOB_STATE_QUEUED) return fmt::format("position {}", job.queue_position());
-  if (job.state() == v1::JOB_STATE_FAILED) return statusCodeName(job.error().code());
-  if (job.state() == v1::JOB_STATE_SUCCEEDED) return formatBytes(job.result_bytes());
-  for (int i = job.stages_size() - 1; i >= 0; --i) {
-    const v1::StageProgress& stage = job.stages(i);
-    if (!stage.has_start_time() || waitsForInput(job, i)) continue;
-    return stage.steps() == 0 ? stage.stage() : fmt::format("{} {}/{}", stage.stage(), stage.step(), stage.steps());
-  }
-  return "-";
-}
-
 std::string durationOf(const v1::Job& job) {
   if (!job.has_start_time()) return "-";
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -41,7 +28,7 @@ void addParameters(const v1::JobParameters& parameters, std::vector<std::vector<
   rows.push_back({"guidance", formatNumber(parameters.guidance_scale())});
   rows.push_back({"seed", std::to_string(parameters.seed())});
   rows.push_back({"fps", formatNumber(parameters.fps())});
-  rows.push_back({"flow shift", formatNumber(parameters.flow_shift())});
+  rows.push_back({"flow shift", parameters.has_flow_shift() ? formatNumber(parameters.flow_shift()) : "-"});
   rows.push_back({"format", formatName(parameters.format()) + (parameters.float_pixels() ? ", float32" : "")});
 }
 
@@ -49,8 +36,9 @@ std::string stageTable(const v1::Job& job) {
   std::vector<std::vector<std::string>> rows{{"STAGE", "STEPS", "TIME", "COMPUTE", "INPUT WAIT", "PUBLISH"}};
   for (const v1::StageProgress& stage : job.stages()) {
     rows.push_back({stage.stage(), fmt::format("{}/{}", stage.step(), stage.steps()),
-                    formatSeconds(elapsedSeconds(stage)), formatSeconds(toSeconds(stage.compute())),
-                    formatSeconds(toSeconds(stage.input_wait())), formatSeconds(toSeconds(stage.publish()))});
+                    formatSeconds(elapsedSeconds(stage)),
+                    formatSeconds(stage.has_compute() ? toSeconds(stage.compute()) : workSeconds(stage)),
+                    formatSeconds(inputWaitSeconds(stage)), formatSeconds(toSeconds(stage.publish()))});
   }
   return rows.size() > 1 ? "\n" + formatTable(rows) : "";
 }
@@ -65,6 +53,18 @@ std::string transferTable(const v1::Job& job) {
 }
 
 }  // namespace
+
+std::string progressOf(const v1::Job& job) {
+  if (job.state() == v1::JOB_STATE_QUEUED) return fmt::format("position {}", job.queue_position());
+  if (job.state() == v1::JOB_STATE_FAILED) return statusCodeName(job.error().code());
+  if (job.state() == v1::JOB_STATE_SUCCEEDED) return formatBytes(job.result_bytes());
+  for (int i = job.stages_size() - 1; i >= 0; --i) {
+    const v1::StageProgress& stage = job.stages(i);
+    if (!stage.has_compute_start_time()) continue;
+    return stage.steps() == 0 ? stage.stage() : fmt::format("{} {}/{}", stage.stage(), stage.step(), stage.steps());
+  }
+  return "-";
+}
 
 std::string formatJobs(const std::vector<v1::Job>& jobs) {
   std::vector<std::vector<std::string>> rows{{"ID", "STATE", "PROGRESS", "CREATED", "TIME", "PROMPT"}};

@@ -23,21 +23,25 @@ Status openError(const std::string& path) {
 OutputFile::OutputFile(std::string path, std::string target, std::string partial, UniqueFd fd)
     : path_(std::move(path)), target_(std::move(target)), partial_(std::move(partial)), fd_(std::move(fd)) {}
 
+Status OutputFile::checkName(const std::string& path) {
+  std::error_code error;
+  if (!path.ends_with('/') && !fs::is_directory(path, error)) return absl::OkStatus();
+  return absl::InvalidArgumentError("-o " + path + ": is a folder; give a file name, such as " +
+                                    (fs::path(path) / "video.mp4").string());
+}
+
 StatusOr<OutputFile> OutputFile::open(const std::string& path) {
   if (path == "-") {
     if (isatty(STDOUT_FILENO) != 0) {
-      return absl::InvalidArgumentError("-o -: a video does not go to a terminal; pipe it, or give a file name");
+      return absl::InvalidArgumentError("-o -: standard output is a terminal; pipe it, or give a file name");
     }
     UniqueFd copy(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0));
     if (!copy.valid()) return openError("standard output");
     return OutputFile(path, path, "", std::move(copy));
   }
+  LATENTD_RETURN_IF_ERROR(checkName(path));
   struct stat info {};
   const bool exists = ::stat(path.c_str(), &info) == 0;
-  if (exists && S_ISDIR(info.st_mode)) {
-    return absl::InvalidArgumentError("-o " + path + ": is a folder; give a file name, such as " +
-                                      (fs::path(path) / "video.mp4").string());
-  }
   if (exists && !S_ISREG(info.st_mode)) {
     UniqueFd direct(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (!direct.valid()) return openError(path);
@@ -60,6 +64,7 @@ Status OutputFile::write(std::string_view data) {
   while (!data.empty()) {
     const ssize_t written = ::write(fd_.get(), data.data(), data.size());
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EPIPE) return absl::AbortedError("nobody reads " + path_ + " any more");
     if (written < 0) return errnoStatus(errno, "writing " + (isStdout() ? "standard output" : path_));
     data.remove_prefix(static_cast<size_t>(written));
   }

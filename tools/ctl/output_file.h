@@ -14,6 +14,8 @@ namespace latentd::ctl {
 // Failure: statuses name the path.
 class OutputFile {
  public:
+  // INVALID_ARGUMENT for the name of a folder, with that of a file in it.
+  static Status checkName(const std::string& path);
   // "-" is standard output, which must not be a terminal.
   static StatusOr<OutputFile> open(const std::string& path);
 
@@ -21,6 +23,7 @@ class OutputFile {
   OutputFile& operator=(OutputFile&&) = delete;
   ~OutputFile();
 
+  // ABORTED when it is a pipe whose reader went away.
   Status write(std::string_view data);
   Status commit();
   bool isStdout() const { return path_ == "-"; }

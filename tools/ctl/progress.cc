@@ -28,6 +28,10 @@ std::string bar(uint32_t step, uint32_t steps) {
 
 bool runs(const v1::StageProgress& stage) { return stage.has_start_time() && !stage.has_finish_time(); }
 
+std::string endOf(const v1::Job& job, const v1::StageProgress& stage) {
+  return wasCutOff(job, stage) ? "stopped after" : "done in";
+}
+
 bool waitsForEnd(v1::JobState state) { return state == v1::JOB_STATE_RUNNING || state == v1::JOB_STATE_CANCELLING; }
 
 class QuietProgress final : public Progress {
@@ -51,7 +55,7 @@ class LiveProgress final : public Progress {
     if (job.state() == v1::JOB_STATE_QUEUED)
       lines_.push_back(fmt::format("queued    position {}", job.queue_position()));
     for (int i = 0; i < job.stages_size(); ++i) {
-      if (job.stages(i).has_start_time() && !waitsForInput(job, i)) lines_.push_back(stageLine(job, i));
+      if (job.stages(i).has_compute_start_time()) lines_.push_back(stageLine(job, i));
     }
     if (job.state() == v1::JOB_STATE_CANCELLING) lines_.push_back("cancelling: the stage stops at its next step");
     redraw();
@@ -67,8 +71,8 @@ class LiveProgress final : public Progress {
  private:
   static std::string stageLine(const v1::Job& job, int index) {
     const v1::StageProgress& stage = job.stages(index);
-    const double elapsed = workSeconds(job, index);
-    if (!runs(stage)) return fmt::format("{:<9} done in {}", stage.stage(), formatSeconds(elapsed));
+    const double elapsed = workSeconds(stage);
+    if (!runs(stage)) return fmt::format("{:<9} {} {}", stage.stage(), endOf(job, stage), formatSeconds(elapsed));
     if (stage.steps() == 0) return fmt::format("{:<9} running for {}", stage.stage(), formatSeconds(elapsed));
     std::string line =
         fmt::format("{:<9} {} {}/{}", stage.stage(), bar(stage.step(), stage.steps()), stage.step(), stage.steps());
@@ -138,7 +142,7 @@ class PlainProgress final : public Progress {
   void showStage(const v1::Job& job, int index) REQUIRES(mutex_) {
     const v1::StageProgress& stage = job.stages(index);
     Shown& shown = shown_[stage.stage()];
-    if (stage.has_start_time() && !shown.started && !waitsForInput(job, index)) {
+    if (stage.has_compute_start_time() && !shown.started) {
       shown.started = true;
       print(stage.stage() + ": started");
     }
@@ -150,9 +154,9 @@ class PlainProgress final : public Progress {
       print(
           fmt::format("{}: step {}/{}{}", stage.stage(), stage.step(), stage.steps(), left.empty() ? "" : ", " + left));
     }
-    if (stage.has_finish_time() && !shown.finished) {
+    if (stage.has_finish_time() && shown.started && !shown.finished) {
       shown.finished = true;
-      print(stage.stage() + ": done in " + formatSeconds(workSeconds(job, index)));
+      print(stage.stage() + ": " + endOf(job, stage) + " " + formatSeconds(workSeconds(stage)));
     }
   }
 

@@ -21,8 +21,8 @@ namespace {
 
 // One submission, its signals included.
 // Owner: runSubmit(). Thread: the command's; onSignal() on the interrupt thread.
-// States: submitting -> following -> downloading -> ended. A signal in the first two cancels the job, a second one or
-// one in the third only leaves it.
+// States: submitting -> following -> downloading -> ended. A signal in the first two cancels the job; a second one, or
+// one in the third, ends the program without waiting.
 class Submission {
  public:
   ~Submission();
@@ -89,7 +89,8 @@ void Submission::onSignal(int signal_number) {
     }
   }
   if (id.empty()) {
-    progress_->note("interrupted: cancelling the job once the daemon has named it (interrupt again to leave)");
+    progress_->note(
+        "interrupted: cancelling the job once the daemon has named it (interrupt again to leave without waiting)");
   } else {
     cancelJob(id);
   }
@@ -110,7 +111,7 @@ void Submission::submitted(const JobId& id) {
 }
 
 void Submission::cancelJob(const JobId& id) {
-  progress_->note("interrupted: cancelling job " + id + " (interrupt again to leave it running)");
+  progress_->note("interrupted: cancelling job " + id + " (interrupt again to leave without waiting)");
   {
     MutexLock held(mutex_);
     cancel_runs_ = true;
@@ -175,11 +176,9 @@ ExitCode Submission::follow(v1::Job& job) {
   const JobId id = job.id();
   const grpc::Status status = followJob(
       client_, id, stream_, [this](const v1::Job& update) { progress_->show(update); }, &job);
-  if (stream_.isCut()) return leave("left job " + id + ": `latentctl watch " + id + "` follows it again");
-  if (!status.ok()) {
-    progress_->note("lost sight of job " + id + ", which was " + stateName(job.state()));
-    return client_.failStream(status);
-  }
+  if (stream_.isCut())
+    return leave("left without waiting for the end of job " + id + ": `latentctl get " + id + "` shows it");
+  if (!status.ok()) return client_.failStream(status, id, stateName(job.state()));
   return ended(job);
 }
 
@@ -221,9 +220,10 @@ ExitCode Submission::download(const v1::Job& job) {
   }
   DownloadOutcome outcome = downloadResult(client_, job.id(), stream_, *output_);
   if (outcome.local.ok() && outcome.remote.ok()) outcome.local = output_->commit();
+  if (absl::IsAborted(outcome.local)) return exitCodeOfSignal(SIGPIPE);
   if (!outcome.local.ok()) return client_.fail(ExitCode::kLocalFile, messageOf(outcome.local) + hint);
   if (stream_.isCut()) return leave("interrupted: the result stays on the daemon" + hint);
-  if (!outcome.remote.ok()) return client_.failStream(outcome.remote);
+  if (!outcome.remote.ok()) return client_.failStream(outcome.remote, job.id(), stateName(job.state()));
   report(job, outcome.bytes);
   return ExitCode::kOk;
 }
@@ -249,7 +249,8 @@ ExitCode runSubmit(const GlobalOptions& global, const SubmitOptions& options) {
     return usage ? ExitCode::kUsage : ExitCode::kLocalFile;
   }
   std::signal(SIGPIPE, SIG_IGN);  // a reader of -o - that goes away is an error of writing
-  Interrupt interrupt;            // before the client, whose threads inherit the blocked signals
+  const SteadyClock clock;
+  Interrupt interrupt(clock);  // before the client, whose threads inherit the blocked signals
   Client client(global);
   Submission submission(client, options);
   interrupt.setHandler([&submission](int signal_number) { submission.onSignal(signal_number); });

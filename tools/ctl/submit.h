@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -20,8 +21,8 @@ struct SubmitOptions {
   std::optional<double> fps;
   std::optional<double> flow_shift;
   int32_t priority = 0;
-  std::optional<double> deadline_seconds;
-  std::optional<double> stall_timeout_seconds;
+  std::optional<std::chrono::milliseconds> deadline;
+  std::optional<std::chrono::milliseconds> stall_timeout;
   std::string format;
   bool float_pixels = false;
   std::string output;  // empty: ID.FORMAT in the current folder
@@ -29,7 +30,7 @@ struct SubmitOptions {
   bool quiet = false;
 };
 
-// Submits, follows and downloads. Ctrl-C cancels the job; a second one leaves it.
+// Submits, follows and downloads. Ctrl-C cancels the job; a second one does not wait for its end.
 ExitCode runSubmit(const GlobalOptions& global, const SubmitOptions& options);
 
 }  // namespace latentd::ctl

@@ -14,6 +14,7 @@
 #include "runtime/base/unique_fd.h"
 #include "runtime/supervisor/utf8.h"
 #include "tools/ctl/format.h"
+#include "tools/ctl/output_file.h"
 #include "tools/ctl/text.h"
 
 namespace latentd::ctl {
@@ -109,6 +110,7 @@ void setNumbers(const SubmitOptions& options, v1::JobParameters& parameters) {
 StatusOr<v1::SubmitRequest> makeSubmitRequest(const SubmitOptions& options) {
   v1::SubmitRequest request;
   v1::JobParameters& parameters = *request.mutable_parameters();
+  LATENTD_RETURN_IF_ERROR(OutputFile::checkName(options.output));
   LATENTD_ASSIGN_OR_RETURN(const v1::OutputFormat format, chooseFormat(options.format, options.output));
   if (options.float_pixels && format != v1::OUTPUT_FORMAT_NPY) {
     return absl::InvalidArgumentError("--float: only .npy holds floating-point pixels, not ." + formatName(format));
@@ -124,8 +126,8 @@ StatusOr<v1::SubmitRequest> makeSubmitRequest(const SubmitOptions& options) {
   parameters.set_format(format);
   setNumbers(options, parameters);
   request.set_priority(options.priority);
-  if (options.deadline_seconds) *request.mutable_deadline() = toDuration(*options.deadline_seconds);
-  if (options.stall_timeout_seconds) *request.mutable_stall_timeout() = toDuration(*options.stall_timeout_seconds);
+  if (options.deadline) *request.mutable_deadline() = toDuration(*options.deadline);
+  if (options.stall_timeout) *request.mutable_stall_timeout() = toDuration(*options.stall_timeout);
   request.set_request_id(newRequestId());
   return request;
 }

@@ -6,22 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <chrono>
-#include <cmath>
 #include <ctime>
 
 namespace latentd::ctl {
 namespace {
-
-// "JOB_STATE_WARMING_UP" after the prefix, lower case, blanks for underscores.
-std::string enumWords(std::string_view name, std::string_view prefix) {
-  if (name.substr(0, prefix.size()) == prefix) name.remove_prefix(prefix.size());
-  std::string words;
-  for (const char c : name)
-    words += c == '_' ? ' ' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return words;
-}
 
 size_t characters(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
@@ -60,10 +49,6 @@ std::string formatTime(const google::protobuf::Timestamp& time) {
   return {text.data(), length};
 }
 
-std::string stateName(v1::JobState state) { return enumWords(v1::JobState_Name(state), "JOB_STATE_"); }
-
-std::string workerStateName(v1::WorkerState state) { return enumWords(v1::WorkerState_Name(state), "WORKER_STATE_"); }
-
 std::string statusCodeName(int code) { return absl::StatusCodeToString(static_cast<absl::StatusCode>(code)); }
 
 double toSeconds(const google::protobuf::Duration& duration) {
@@ -74,13 +59,11 @@ double toSeconds(const google::protobuf::Timestamp& time) {
   return static_cast<double>(time.seconds()) + time.nanos() * 1e-9;
 }
 
-google::protobuf::Duration toDuration(double seconds) {
-  google::protobuf::Duration duration;
-  double whole = 0;
-  const double fraction = std::modf(seconds, &whole);
-  duration.set_seconds(static_cast<int64_t>(whole));
-  duration.set_nanos(static_cast<int32_t>(fraction * 1e9));
-  return duration;
+google::protobuf::Duration toDuration(std::chrono::milliseconds duration) {
+  google::protobuf::Duration made;
+  made.set_seconds(duration.count() / 1000);
+  made.set_nanos(static_cast<int32_t>(duration.count() % 1000 * 1'000'000));
+  return made;
 }
 
 double elapsedSeconds(const v1::StageProgress& stage) {
@@ -91,23 +74,19 @@ double elapsedSeconds(const v1::StageProgress& stage) {
   return std::max(0.0, end - toSeconds(stage.start_time()));
 }
 
-bool waitsForInput(const v1::Job& job, int stage) {
-  if (job.stages(stage).step() > 0) return false;
-  const auto end = job.stages().begin() + stage;
-  return std::any_of(job.stages().begin(), end,
-                     [](const v1::StageProgress& before) { return !before.has_finish_time(); });
+double inputWaitSeconds(const v1::StageProgress& stage) {
+  if (stage.has_input_wait()) return toSeconds(stage.input_wait());
+  if (!stage.has_compute_start_time()) return elapsedSeconds(stage);
+  return std::max(0.0, toSeconds(stage.compute_start_time()) - toSeconds(stage.start_time()));
 }
 
-double workSeconds(const v1::Job& job, int stage) {
-  const v1::StageProgress& self = job.stages(stage);
-  double seconds = elapsedSeconds(self);
-  for (int i = 0; i < stage; ++i) {
-    const v1::StageProgress& before = job.stages(i);
-    if (!before.has_finish_time()) continue;
-    const double waited = toSeconds(before.finish_time()) - toSeconds(self.start_time());
-    seconds = std::min(seconds, std::max(0.0, elapsedSeconds(self) - std::max(0.0, waited)));
-  }
-  return seconds;
+double workSeconds(const v1::StageProgress& stage) {
+  return std::max(0.0, elapsedSeconds(stage) - inputWaitSeconds(stage));
+}
+
+bool wasCutOff(const v1::Job& job, const v1::StageProgress& stage) {
+  if (job.state() != v1::JOB_STATE_FAILED && job.state() != v1::JOB_STATE_CANCELLED) return false;
+  return stage.has_start_time() && toSeconds(stage.finish_time()) >= toSeconds(job.finish_time());
 }
 
 std::string describeParameters(const v1::JobParameters& parameters) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 #include <google/protobuf/timestamp.pb.h>
 
 #include "proto/api.pb.h"
+#include "runtime/supervisor/state_name.h"
 
 // Values as people and programs read them.
 namespace latentd::ctl {
@@ -17,19 +19,20 @@ std::string formatBytes(uint64_t bytes);                          // "512 B", "1
 std::string formatSeconds(double seconds);                        // "0.25 s", "12.3 s", "2:05", "1:02:03"
 std::string formatNumber(double value);                           // "8", "2.5"
 std::string formatTime(const google::protobuf::Timestamp& time);  // local, "2026-01-31 14:05:09"
-std::string stateName(v1::JobState state);                        // "running"
-std::string workerStateName(v1::WorkerState state);               // "warming up"
+using supervisor::stateName;                                      // "running", "warming up"
 std::string statusCodeName(int code);                             // "UNAVAILABLE"
 
 double toSeconds(const google::protobuf::Duration& duration);
 double toSeconds(const google::protobuf::Timestamp& time);
-google::protobuf::Duration toDuration(double seconds);
+google::protobuf::Duration toDuration(std::chrono::milliseconds duration);
 // Start to finish, or to now while it runs.
 double elapsedSeconds(const v1::StageProgress& stage);
-// A stage is dispatched before its inputs exist: it waits while one before it still runs.
-bool waitsForInput(const v1::Job& job, int stage);
-// Its elapsed seconds without the time in which one before it still ran.
-double workSeconds(const v1::Job& job, int stage);
+// Of these, those in which it waited for its inputs: it is dispatched before they exist.
+double inputWaitSeconds(const v1::StageProgress& stage);
+// The rest.
+double workSeconds(const v1::StageProgress& stage);
+// The job's end cut it off.
+bool wasCutOff(const v1::Job& job, const v1::StageProgress& stage);
 
 // "17 frames, 128x128, 16 steps, guidance 2.5, seed 42, 8 fps".
 std::string describeParameters(const v1::JobParameters& parameters);

@@ -7,6 +7,7 @@ Then:
     PYTHONPATH=out/python python tools/python/client_example.py "a red circle moving left" circle.mp4
 """
 import argparse
+import os
 import sys
 import threading
 
@@ -24,14 +25,23 @@ def submit(jobs, prompt, steps):
     return jobs.Submit(api_pb2.SubmitRequest(parameters=parameters), timeout=ANSWER_SECONDS)
 
 
+def state_of(job):
+    return api_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_").lower()
+
+
+def where(job):
+    """The stage that works: the last one that has its inputs. Later ones were dispatched and wait for theirs."""
+    begun = [stage for stage in job.stages if stage.HasField("compute_start_time")]
+    if not begun:
+        return f"position {job.queue_position}" if job.queue_position else "starting"
+    return f"{begun[-1].stage} {begun[-1].step}/{begun[-1].steps}"
+
+
 def follow(jobs, job_id):
     """The job after its last change."""
     job = None
     for job in jobs.Watch(api_pb2.WatchJobRequest(id=job_id)):
-        state = api_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_").lower()
-        stage = job.stages[-1] if job.stages else None
-        detail = f"{stage.stage} {stage.step}/{stage.steps}" if stage else f"position {job.queue_position}"
-        print(f"{state}: {detail}", file=sys.stderr)
+        print(f"{state_of(job)}: {where(job)}", file=sys.stderr)
     return job
 
 
@@ -64,7 +74,7 @@ def run(jobs, arguments):
         if limit:
             limit.cancel()
     if job.state != api_pb2.JOB_STATE_SUCCEEDED:
-        print(f"{api_pb2.JobState.Name(job.state)}: {job.error.message}", file=sys.stderr)
+        print(f"job {job.id} {state_of(job)}: {job.error.message}", file=sys.stderr)
         return 1
     download(jobs, job.id, arguments.output)
     print(arguments.output)
@@ -75,7 +85,8 @@ def main():
     parser = argparse.ArgumentParser(description="Makes a video with latentd.")
     parser.add_argument("prompt")
     parser.add_argument("output", help="the .mp4 file to write")
-    parser.add_argument("--endpoint", default="127.0.0.1:7411")
+    parser.add_argument("--endpoint", default=os.environ.get("LATENTD_ENDPOINT") or "127.0.0.1:7411",
+                        help="the daemon; default: LATENTD_ENDPOINT, else 127.0.0.1:7411")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--time-limit", type=float, default=0, metavar="SECONDS", help="cancel the job after this time")
     arguments = parser.parse_args()

@@ -75,6 +75,24 @@ TEST_CASE("api: a watch starts with the present, tells each change and ends with
   CHECK(fixture.jobs.waitForWatches(0, 10s));
 }
 
+TEST_CASE("api: a trace comes track by track, or says why not", "[api][trace]") {
+  ApiFixture fixture;
+  const std::string id = fixture.submit("a red circle").id();
+  const auto fetch = [&](const std::string& job) {
+    const auto context = fixture.newContext();
+    const auto reader = fixture.stub->GetTrace(context.get(), withId<v1::GetTraceRequest>(job));
+    std::vector<std::string> ranks;
+    v1::TraceTrack track;
+    while (reader->Read(&track))
+      ranks.push_back(track.group() + "/" + std::to_string(track.rank()));
+    return std::pair(ranks, reader->Finish().error_code());
+  };
+  const auto [ranks, code] = fetch(id);
+  CHECK(ranks == std::vector<std::string>{"text/0", "denoise/0", "denoise/1", "/0"});
+  CHECK(code == Code::OK);
+  CHECK(fetch("nobody").second == Code::NOT_FOUND);
+}
+
 TEST_CASE("api: watching a job that has ended gives its end", "[api][watch]") {
   ApiFixture fixture;
   const std::string id = fixture.submit("a red circle").id();

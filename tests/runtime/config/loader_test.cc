@@ -79,6 +79,7 @@ queue: {length_max: 7, aging: 5s}
 deadlines: {load: 3s, warm_up: 4s, job: 5s, stall: 6s, heartbeat: 100ms, heartbeat_miss: 700ms, shutdown_grace: 8s,
             channel_progress: 9s, encode: 10s}
 restart: {backoff_min: 20ms, backoff_max: 2s, stable_after: 3s, failures_max: 4}
+trace: {spans_max: 0, bytes_max: 1MiB}
 groups:
   - {name: a, stage: x.y, devices: [cpu, cpu], parallel: {cfg: 2}, threads: 3, dtype: bfloat16, memory_max: 2GiB,
      options: {depth: 3, "name": "v w"}}
@@ -117,6 +118,8 @@ limits: {frames_max: 100, pixels_max: 10000, steps_max: 20, guidance_max: 3, fps
   CHECK(t.restart.backoff_max.count() == 2000);
   CHECK(t.restart.stable_after.count() == 3000);
   CHECK(t.restart.failures_max == 4);
+  CHECK(t.trace.spans_max == 0);
+  CHECK(t.trace.bytes_max == 1u << 20);
   const GroupSpec& a = t.groups[0];
   CHECK(a.name == "a");
   CHECK(a.stage == "x.y");
@@ -181,7 +184,7 @@ TEST_CASE("config: a key that does not exist is refused with the nearest that do
   check({
       {"top", appended("lissten: 127.0.0.1:1\n"),
        "t.yaml:14: lissten: unknown key (value '127.0.0.1:1'); did you mean 'listen'? Valid here: listen, http, model, "
-       "runtime_dir, log, groups, edges, defaults, limits, spool, queue, deadlines, restart"},
+       "runtime_dir, log, groups, edges, defaults, limits, spool, queue, deadlines, restart, trace"},
       {"section", appended("queue:\n  lenght_max: 3\n"),
        "t.yaml:15: queue.lenght_max: unknown key (value '3'); did you mean 'length_max'? Valid here: length_max, "
        "aging"},

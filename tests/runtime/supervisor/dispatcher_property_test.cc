@@ -23,7 +23,9 @@ struct Host final : DispatcherHost {
   StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) override {
     return outputs.open(job.id, job.parameters, [](const StatusOr<media::OutputResult>&) {});
   }
+  void onCommandSent(const JobId&, WorkerId) override {}
   void onStageStarted(const JobId&, GroupIndex) override {}
+  void onStageComputes(const JobId&, GroupIndex) override {}
   void onStageProgress(const JobId&, GroupIndex, uint32_t, uint32_t) override {}
   void onStageEnded(const JobId&, GroupIndex, const Status&, const internal::v1::StageTimings&) override {}
   void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) override {

@@ -26,7 +26,9 @@ struct Host final : DispatcherHost {
   StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) override {
     return outputs.open(job.id, job.parameters, [](const StatusOr<media::OutputResult>&) {});
   }
+  void onCommandSent(const JobId&, WorkerId) override {}
   void onStageStarted(const JobId& job, GroupIndex group) override { started.emplace_back(job, group.value); }
+  void onStageComputes(const JobId& job, GroupIndex group) override { computing.emplace_back(job, group.value); }
   void onStageProgress(const JobId&, GroupIndex, uint32_t step, uint32_t) override { last_step = step; }
   void onStageEnded(const JobId&, GroupIndex, const Status&, const wire::StageTimings&) override { ++stages_ended; }
   void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) override {
@@ -38,6 +40,7 @@ struct Host final : DispatcherHost {
   std::deque<JobId> queue;
   FakeOutputs outputs;
   std::vector<std::pair<JobId, uint32_t>> started;
+  std::vector<std::pair<JobId, uint32_t>> computing;
   uint32_t last_step = 0;
   int stages_ended = 0;
   std::map<JobId, Status> ended;
@@ -117,6 +120,20 @@ TEST_CASE("dispatcher: every command of a job is sent before any input exists", 
   CHECK(sent[1].command.run_stage().frame_ring_id() == 0);
   CHECK(fixture.sink.descriptors.size() == 1);
   CHECK(sent[0].command.run_stage().stall_timeout_ms() == 1000);
+}
+
+TEST_CASE("dispatcher: a stage computes from its inputs on, the first one from its start", "[supervisor]") {
+  Fixture fixture({1, 2, 1});
+  fixture.submit("a");
+  fixture.start(0, "a");
+  fixture.start(1, "a");
+  using Told = std::vector<std::pair<JobId, uint32_t>>;
+  CHECK(fixture.host.computing == Told{{"a", 0}});
+  wire::InputsConsumed consumed;
+  consumed.set_job_id("a");
+  fixture.dispatcher.onInputsConsumed(Fixture::worker(1, 1), consumed);
+  fixture.dispatcher.onInputsConsumed(Fixture::worker(1, 0), consumed);
+  CHECK(fixture.host.computing == Told{{"a", 0}, {"a", 1}});
 }
 
 TEST_CASE("dispatcher: a job succeeds when every stage and its output have ended, in any order", "[supervisor]") {

@@ -251,6 +251,7 @@ TEST_CASE("job_manager: progress and the time that is left", "[supervisor]") {
   Fixture fixture;
   const JobId id = fixture.submit();
   CHECK(!fixture.jobs.get(id)->has_remaining());
+  CHECK(!fixture.jobs.get(id)->stages(0).has_compute_start_time());
   wire::StageStarted started;
   started.set_job_id(id);
   fixture.jobs.dispatcher().onStarted({}, started);
@@ -263,6 +264,7 @@ TEST_CASE("job_manager: progress and the time that is left", "[supervisor]") {
   const v1::Job job = *fixture.jobs.get(id);
   CHECK(job.stages(0).step() == 1);
   CHECK(job.stages(0).steps() == 4);
+  CHECK(job.stages(0).compute_start_time().seconds() == job.stages(0).start_time().seconds());
   CHECK(job.remaining().seconds() == 6);
   fixture.succeed(id);
   const JobId next = fixture.submit();

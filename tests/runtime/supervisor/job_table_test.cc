@@ -59,6 +59,25 @@ TEST_CASE("job_table: a job has its times and stages", "[supervisor]") {
   CHECK(record.job.has_finish_time());
 }
 
+TEST_CASE("job_table: what a job's end cuts off ends with it, what had ended keeps its time", "[supervisor]") {
+  Fixture fixture;
+  JobRecord& record = fixture.add("a");
+  fixture.table.transition(record, v1::JOB_STATE_RUNNING);
+  fixture.table.transition(record, v1::JOB_STATE_CANCELLING);
+  v1::StageProgress& text = *record.job.mutable_stages(0);
+  *text.mutable_start_time() = record.job.start_time();
+  *text.mutable_finish_time() = record.job.start_time();
+  *record.job.mutable_stages(1)->mutable_start_time() = record.job.start_time();
+  JobRecord& unstarted = fixture.add("b");
+  fixture.clock.advance(milliseconds(2500));
+  fixture.table.transition(record, v1::JOB_STATE_CANCELLED);
+  fixture.table.transition(unstarted, v1::JOB_STATE_CANCELLED);
+  fixture.clock.advance(milliseconds(2500));
+  CHECK(text.finish_time().seconds() == record.job.start_time().seconds());
+  CHECK(record.job.stages(1).finish_time().seconds() == record.job.start_time().seconds() + 2);
+  CHECK(!unstarted.job.stages(0).has_finish_time());
+}
+
 TEST_CASE("job_table: a request id finds its job until that is forgotten", "[supervisor]") {
   Fixture fixture;
   fixture.add("a", "key");

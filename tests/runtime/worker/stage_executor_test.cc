@@ -8,6 +8,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "runtime/base/nanoseconds.h"
 #include "runtime/worker/tensor_convert.h"
 #include "tests/runtime/worker/fakes.h"
 
@@ -22,6 +23,7 @@ using Code = absl::StatusCode;
 constexpr uint32_t kIn = 1;
 constexpr uint32_t kOut = 2;
 constexpr uint32_t kOtherOut = 3;
+constexpr uint32_t kSpansMax = 100;
 
 StatusOr<TensorTree> echo(const TensorTree& inputs, RunContext&) {
   return dictOf("y", inputs.find("x") != nullptr ? *inputs.find("x") : TensorTree(int64_t{0}));
@@ -36,7 +38,7 @@ struct Fixture {
     channels.producers[kOut] = out;
     channels.producers[kOtherOut] = other_out;
     executor = std::make_unique<StageExecutor>(
-        StageExecutor::Environment{&channels, &events, &descriptors, ranks},
+        StageExecutor::Environment{&channels, &events, &descriptors, ranks, kSpansMax},
         StepGate::attach(std::move(gate), rank).value(),
         [run]() -> StatusOr<std::unique_ptr<stages::Stage>> { return std::make_unique<LambdaStage>(run); },
         [](const Status& status) { FAIL(status.ToString()); });
@@ -114,6 +116,67 @@ TEST_CASE("executor: commands run in order and report what happened, in order", 
   CHECK(done.outputs(1).artifact().channel_id() == kOtherOut);
   const TensorTree received = fromArtifact(fixture.out->published(1)).value();
   CHECK(received.find("y")->getIf<at::Tensor>()->sum().item().toDouble() == 6.0);
+}
+
+// Start and end of each of the answer's spans that have this kind.
+std::vector<std::pair<int64_t, int64_t>> spansOf(const internal::v1::CommandTrace& trace, v1::SpanKind kind) {
+  std::vector<std::pair<int64_t, int64_t>> found;
+  for (const internal::v1::Span& span : trace.spans()) {
+    if (span.kind() == kind) found.emplace_back(span.start_ns(), span.end_ns());
+  }
+  return found;
+}
+
+TEST_CASE("executor: an answer says where the command's time went, from its receipt on", "[worker]") {
+  Fixture fixture([](const TensorTree& inputs, RunContext& context) {
+    for (uint32_t step = 0; step < 2; ++step) {
+      REQUIRE(context.beginStep(step, 2).ok());
+      context.finishStep(step, 2);
+    }
+    return echo(inputs, context);
+  });
+  const auto barrier = std::make_shared<Barrier>();
+  fixture.in->barrier = barrier;
+  fixture.executor->submit(fixture.command("a", 0));
+  REQUIRE(barrier->waitUntilReached());
+  const int64_t before_input = toNanoseconds(std::chrono::steady_clock::now());
+  barrier->open();
+  const internal::v1::CommandTrace trace = fixture.events.end("a").done().trace();
+  const auto only = [&](v1::SpanKind kind) {
+    const auto spans = spansOf(trace, kind);
+    REQUIRE(spans.size() == 1);
+    return spans[0];
+  };
+  const auto command = only(v1::SPAN_KIND_COMMAND);
+  const auto inputs = only(v1::SPAN_KIND_INPUTS);
+  const auto stage = only(v1::SPAN_KIND_STAGE);
+  const auto outputs = only(v1::SPAN_KIND_OUTPUTS);
+  const auto steps = spansOf(trace, v1::SPAN_KIND_STEP);
+  REQUIRE(steps.size() == 2);
+  CHECK(command.first <= inputs.first);  // it was there before its input
+  CHECK(inputs.first <= before_input);
+  CHECK(before_input <= inputs.second);
+  CHECK(inputs.second <= stage.first);
+  CHECK(stage.first <= steps[0].first);
+  CHECK(steps[0].second <= steps[1].first);
+  CHECK(steps[1].second <= stage.second);
+  CHECK(stage.second <= outputs.first);
+  CHECK(outputs.second <= command.second);
+}
+
+TEST_CASE("executor: a command that fails, or never runs, tells its span too", "[worker]") {
+  Fixture fixture([](const TensorTree&, RunContext&) -> StatusOr<TensorTree> { return absl::DataLossError("broken"); });
+  const auto barrier = std::make_shared<Barrier>();
+  fixture.in->barrier = barrier;
+  fixture.executor->submit(fixture.command("a", 0));
+  fixture.executor->submit(fixture.command("b", 1));
+  REQUIRE(barrier->waitUntilReached());
+  fixture.executor->cancel("b");
+  CHECK(spansOf(fixture.events.end("b").failed().trace(), v1::SPAN_KIND_COMMAND).size() == 1);
+  barrier->open();
+  const internal::v1::CommandTrace trace = fixture.events.end("a").failed().trace();
+  CHECK(spansOf(trace, v1::SPAN_KIND_COMMAND).size() == 1);
+  CHECK(spansOf(trace, v1::SPAN_KIND_STAGE).size() == 1);
 }
 
 // ---- cancellation at every point ----------------------------------------------------------------------------

@@ -143,6 +143,7 @@ TEST_CASE("wan denoiser: limits come from transformer and VAE", "[wan]") {
   CHECK(limits.size_multiple == 16U);
   CHECK(limits.frames_max == 1U + 1023U * 4U);
   CHECK(limits.defaults.steps == 50U);
+  CHECK(limits.defaults.flow_shift == 3.0);
 }
 
 // ---- refusals -----------------------------------------------------------------------------------------------

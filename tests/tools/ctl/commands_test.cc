@@ -69,7 +69,18 @@ TEST_CASE("latentctl: --json is the API's messages with their field names", "[la
   CHECK(job["result_bytes"] == "700001");  // 64-bit numbers are texts in proto3 JSON
   CHECK(fixture.run({"--json", "list"}).json()["jobs"][0]["id"] == id);
   CHECK(fixture.run({"--json", "topology"}).json()["groups"].size() == 3);
-  CHECK(fixture.run({"--json", "edges"}).json()["edges"][0]["transport"] == "shm");
+  const nlohmann::json edges = fixture.run({"--json", "edges"}).json()["edges"];
+  for (const char* field : {"name", "transport", "transport_reason", "slots", "slots_in_use", "handoffs", "bytes"}) {
+    CAPTURE(field);
+    CHECK(edges[0].contains(field));
+  }
+  const nlohmann::json topology = fixture.run({"--json", "topology"}).json();
+  CHECK(topology["edges"] == edges);
+  CHECK(topology["limits"]["frame_step"] == 4);
+  for (const char* field : {"rank", "pid", "device", "state", "memory_bytes", "device_memory_bytes"}) {
+    CAPTURE(field);
+    CHECK(topology["groups"][0]["workers"][0].contains(field));
+  }
   CHECK(fixture.run({"--json", "version"}).json()["daemon"]["api"] == "latentd.v1");
   CHECK(fixture.run({"--json", "cancel", fixture.leave("wait")}).json()["state"] == "JOB_STATE_CANCELLED");
   CHECK(fixture.run({"--json", "delete", id}).json()["id"] == id);
@@ -94,6 +105,8 @@ TEST_CASE("latentctl: get, topology, edges and version read well", "[latentctl]"
   CHECK(contains(topology.output, "denoise  fake.denoise  0     cpu     ready"));
   CHECK(contains(topology.output, "300.0 MiB"));
   CHECK(contains(fixture.run({"edges"}).output, "text.encode->denoise.denoise    shm        2"));
+  CHECK(contains(topology.output, "steps       -        at most -"));
+  CHECK(contains(topology.output, "frames      -        1 + k * 4, at most -"));
   const CtlResult version = fixture.run({"version"});
   CHECK(contains(version.output, "latentctl "));
   CHECK(contains(version.output, "latentd "));
@@ -130,6 +143,15 @@ TEST_CASE("latentctl: download writes a file whole or not at all", "[latentctl]"
   CHECK(fixture.run({"download", id, "-o", "/dev/null"}).code == 0);
   CHECK(std::filesystem::is_character_file("/dev/null"));
 
+  const CtlResult misnamed = fixture.run({"download", id, "-o", "none.gif"});
+  CHECK(misnamed.code == 2);
+  CHECK(contains(misnamed.error, "none.gif: the name says gif, but the result is to be mp4"));
+  RunningProgram::Options closed;
+  closed.closed_output = true;
+  const CtlResult unread = fixture.run({"download", id, "-o", "-"}, closed);
+  CHECK(unread.code == 141);
+  CHECK(unread.error.empty());
+
   const CtlResult running = fixture.run({"download", fixture.leave("hold"), "-o", "none.mp4"});
   CHECK(running.code == 6);
   const std::string broken = fixture.leave("short");
@@ -153,6 +175,42 @@ TEST_CASE("latentctl: refusals have codes of their own", "[latentctl]") {
   const CtlResult draining = fixture.run({"submit", "--prompt", "x"});
   CHECK(draining.code == 6);
   CHECK(contains(draining.error, "drains"));
+}
+
+TEST_CASE("latentctl: drain --wait says what it waits for and ends with the daemon", "[latentctl]") {
+  CtlFixture fixture;
+  const std::string held = fixture.leave("hold");
+  REQUIRE(fixture.becomes(held, "JOB_STATE_RUNNING"));
+  const CtlResult impatient = fixture.run({"drain", "--wait", "--wait-timeout", "50ms"});
+  CHECK(impatient.code == 9);
+  CHECK(contains(impatient.error, "still drains after --wait-timeout 50ms"));
+  CHECK(fixture.run({"drain", "--wait-timeout", "1s"}).code == 2);
+
+  RunningProgram program(fixture.command({"drain", "--wait"}), fixture.options());
+  REQUIRE(program.waitForText("waiting for job " + held + " (running, denoise 1/4)"));
+  CHECK(fixture.run({"cancel", held}).code == 0);
+  REQUIRE(program.waitForText("no job is left"));
+  fixture.daemon.signal(SIGKILL);
+  REQUIRE(program.wait() == 0);
+  CHECK(contains(program.output(), "draining: no new jobs; 1 left"));
+  CHECK(contains(program.output(), "has ended"));
+}
+
+TEST_CASE("latentctl: trace writes a file that viewers read", "[latentctl]") {
+  CtlFixture fixture;
+  const std::string id = fixture.leave("fine");
+  const CtlResult written = fixture.run({"trace", id, "-o", "t.json"});
+  CHECK(written.code == 0);
+  CHECK(contains(written.output, "wrote t.json (10 spans)"));
+  CHECK(contains(written.error, "3 spans are missing: the topology's trace.spans_max"));
+  const nlohmann::json trace = nlohmann::json::parse(fixture.read("t.json"));
+  CHECK(trace["otherData"]["job"] == id);
+  CHECK(trace["traceEvents"].size() > 10);
+  CHECK(fixture.run({"trace", id, "-o", "-"}).json() == trace);
+  CHECK(fixture.run({"--json", "trace", id}).json()["spans"] == 10);
+  CHECK(nlohmann::json::parse(fixture.read(id + ".trace.json")) == trace);
+  CHECK(fixture.run({"trace", "nobody"}).code == 5);
+  CHECK(fixture.run({"trace", id, "-o", "missing/t.json"}).code == 7);
 }
 
 TEST_CASE("latentctl: a full queue is a refusal", "[latentctl]") {
@@ -188,7 +246,7 @@ TEST_CASE("latentctl: a daemon that is stopped does not hang it", "[latentctl]")
   fixture.daemon.signal(SIGSTOP);
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"list"}, {"watch", "job1"}, {"submit", "--prompt", "x"}}) {
-    std::vector<std::string> all{"--timeout", "1"};
+    std::vector<std::string> all{"--timeout", "1s"};
     all.insert(all.end(), arguments.begin(), arguments.end());
     const CtlResult result = fixture.run(all);
     CAPTURE(result.error);
@@ -216,6 +274,22 @@ TEST_CASE("latentctl: --help names every command and the exit codes", "[latentct
   }
   CHECK(fixture.run({}).code == 2);
   CHECK(fixture.run({"nonsense"}).code == 2);
+  // Of a command: its own examples, and the options that every command takes.
+  const CtlResult cancel = fixture.run({"cancel", "--help"});
+  for (const char* word : {"--endpoint", "--json", "--timeout", "latentctl cancel $("}) {
+    CAPTURE(word, cancel.output);
+    CHECK(contains(cancel.output, word));
+  }
+  CHECK(!contains(cancel.output, "ffplay"));
+  CHECK(!contains(cancel.output, "Exit codes:"));
+}
+
+TEST_CASE("latentctl: --version needs no daemon", "[latentctl]") {
+  RunningProgram program({builtBinary("tools/latentctl"), "--version"});
+  REQUIRE(program.wait() == 0);
+  CHECK(program.output().rfind("latentctl ", 0) == 0);
+  CHECK(contains(program.output(), "(latentd.v1)"));
+  CHECK(program.error().empty());
 }
 
 }  // namespace latentd::testing

@@ -22,8 +22,9 @@ TEST_CASE("latentctl: numbers in people's units", "[latentctl][text]") {
 }
 
 TEST_CASE("latentctl: durations survive the way into the protocol and back", "[latentctl][text]") {
-  for (const double seconds : {0.001, 0.5, 90.0, 3600.25}) {
-    CHECK(toSeconds(toDuration(seconds)) == Approx(seconds).epsilon(1e-9));
+  for (const int64_t milliseconds : {1, 500, 90'000, 3'600'250}) {
+    CHECK(toSeconds(toDuration(std::chrono::milliseconds(milliseconds))) ==
+          Approx(static_cast<double>(milliseconds) / 1000).epsilon(1e-9));
   }
 }
 
@@ -40,29 +41,39 @@ TEST_CASE("latentctl: tables align by character, not byte", "[latentctl][text]")
   CHECK(formatTable({{"A", "B"}, {"K\xc3\xa4se", "1"}, {"x", "22"}}) == "A     B\nK\xc3\xa4se  1\nx     22\n");
 }
 
-TEST_CASE("latentctl: a stage that was dispatched early waits, and its work counts from the end of the one before",
+TEST_CASE("latentctl: a stage that was dispatched early waits, and its work counts from its inputs on",
           "[latentctl][text]") {
+  v1::StageProgress stage;
+  CHECK(elapsedSeconds(stage) == 0);
+  stage.mutable_start_time()->set_seconds(101);
+  stage.mutable_finish_time()->set_seconds(113);
+  CHECK(inputWaitSeconds(stage) == 12);
+  CHECK(workSeconds(stage) == 0);
+  stage.mutable_compute_start_time()->set_seconds(110);
+  CHECK(elapsedSeconds(stage) == 12);
+  CHECK(inputWaitSeconds(stage) == 9);
+  CHECK(workSeconds(stage) == 3);
+  stage.mutable_input_wait()->set_seconds(10);  // the worker's own measure
+  CHECK(workSeconds(stage) == 2);
+}
+
+TEST_CASE("latentctl: a stage that ended with its failed job was cut off", "[latentctl][text]") {
   v1::Job job;
-  v1::StageProgress& first = *job.add_stages();
-  first.mutable_start_time()->set_seconds(100);
-  v1::StageProgress& second = *job.add_stages();
-  second.mutable_start_time()->set_seconds(101);
-  CHECK_FALSE(waitsForInput(job, 0));
-  CHECK(waitsForInput(job, 1));
-  second.set_step(1);  // it began before the first one's end: chunks
-  CHECK_FALSE(waitsForInput(job, 1));
-  second.set_step(0);
-  first.mutable_finish_time()->set_seconds(110);
-  CHECK_FALSE(waitsForInput(job, 1));
-  second.mutable_finish_time()->set_seconds(113);
-  CHECK(elapsedSeconds(second) == 12);
-  CHECK(workSeconds(job, 1) == 3);
-  CHECK(workSeconds(job, 0) == 10);
+  v1::StageProgress stage;
+  stage.mutable_start_time()->set_seconds(101);
+  stage.mutable_finish_time()->set_seconds(113);
+  job.mutable_finish_time()->set_seconds(113);
+  job.set_state(v1::JOB_STATE_SUCCEEDED);
+  CHECK_FALSE(wasCutOff(job, stage));
+  job.set_state(v1::JOB_STATE_CANCELLED);
+  CHECK(wasCutOff(job, stage));
+  stage.mutable_finish_time()->set_seconds(112);
+  CHECK_FALSE(wasCutOff(job, stage));
 }
 
 TEST_CASE("latentctl: states read as words", "[latentctl][text]") {
   CHECK(stateName(v1::JOB_STATE_CANCELLING) == "cancelling");
-  CHECK(workerStateName(v1::WORKER_STATE_WARMING_UP) == "warming up");
+  CHECK(stateName(v1::WORKER_STATE_WARMING_UP) == "warming up");
   CHECK(statusCodeName(14) == "UNAVAILABLE");
 }
 

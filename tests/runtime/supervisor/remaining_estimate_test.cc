@@ -1,0 +1,45 @@
+#include "runtime/supervisor/remaining_estimate.h"
+
+#include <chrono>
+
+#include "tests/support/catch.h"
+
+namespace latentd::supervisor {
+namespace {
+
+using std::chrono::seconds;
+
+const Clock::WallTime kStart(seconds(1'000'000));
+
+void setTime(google::protobuf::Timestamp& time, Clock::WallTime at) {
+  time.set_seconds(std::chrono::duration_cast<seconds>(at.time_since_epoch()).count());
+}
+
+v1::Job twoStages() {
+  v1::Job job;
+  job.mutable_parameters()->set_frames(5);
+  job.mutable_parameters()->set_width(32);
+  job.mutable_parameters()->set_height(32);
+  job.mutable_parameters()->set_steps(4);
+  for (v1::StageProgress* stage : {job.add_stages(), job.add_stages()})
+    setTime(*stage->mutable_start_time(), kStart);  // dispatched together
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("remaining_estimate: the wait for inputs does not count, neither before nor after the first step",
+          "[supervisor]") {
+  RemainingEstimate estimate({0, 1});
+  v1::Job job = twoStages();
+  estimate.observe(GroupIndex(1), job.parameters(), 4, 8);  // an earlier job: 8 s
+  setTime(*job.mutable_stages(0)->mutable_finish_time(), kStart + seconds(50));
+  CHECK(estimate.remaining(job, kStart + seconds(50)) == seconds(8));
+  setTime(*job.mutable_stages(1)->mutable_compute_start_time(), kStart + seconds(50));
+  CHECK(estimate.remaining(job, kStart + seconds(51)) == seconds(7));
+  job.mutable_stages(1)->set_step(1);
+  job.mutable_stages(1)->set_steps(4);
+  CHECK(estimate.remaining(job, kStart + seconds(53)) == seconds(9));  // 3 s a step
+}
+
+}  // namespace latentd::supervisor
