@@ -26,13 +26,16 @@ bool EventQueue::supersede(WorkerEvent& event) {
 void EventQueue::post(WorkerEvent event) {
   event.set_epoch(epoch_.value);
   bool overflow = false;
+  bool first = false;
   {
     MutexLock lock(mutex_);
     if (closed_ || supersede(event)) return;
     overflow = events_.size() >= kEventsMax;
+    first = events_.empty();
     if (!overflow) events_.push_back(std::move(event));
-    changed_.notifyAll();
   }
+  // Not under the lock: the reader may take this thread's core at once, and must not find the lock taken.
+  if (first) changed_.notifyAll();
   if (overflow) on_overflow_();
 }
 

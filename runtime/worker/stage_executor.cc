@@ -66,8 +66,8 @@ void StageExecutor::submit(internal::v1::RunStage message) {
       reason = absl::ResourceExhaustedError("a worker takes " + std::to_string(kCommandsMax) + " commands ahead");
     }
     (reason.ok() ? queue_ : refused).push_back(std::move(command));
-    changed_.notifyAll();
   }
+  changed_.notifyAll();  // not under the lock, which the woken thread takes
   endAll(refused, reason);
 }
 
