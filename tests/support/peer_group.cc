@@ -52,8 +52,10 @@ void PeerGroup::send(size_t child, const std::string& text) { sendTo(children_[c
 
 std::optional<std::string> PeerGroup::next(size_t child) { return nextOf(children_[child].socket); }
 
+void PeerGroup::signal(size_t child, int number) { children_[child].process->signal(number); }
+
 void PeerGroup::kill(size_t child) {
-  children_[child].process->signal(SIGKILL);
+  signal(child, SIGKILL);
   children_[child].process->wait(kPatience);
 }
 

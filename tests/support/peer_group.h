@@ -20,6 +20,7 @@ class PeerGroup {
   void send(size_t child, const std::string& text);
   // The child's next message; nothing if it died or said nothing in time.
   std::optional<std::string> next(size_t child);
+  void signal(size_t child, int number);
   // Lets the child die at once and reaps it.
   void kill(size_t child);
   // Exit code; nothing if it still runs at the deadline.
