@@ -219,43 +219,6 @@ Status ConsumerCore::onMessage(size_t rank, const v1::Message& message, Frame& f
   }
 }
 
-Status ConsumerCore::onPool(size_t rank, const v1::PoolAnnounce& announcement, Frame& frame) {
-  Source& source = sources_[rank];
-  LATENTD_ASSIGN_OR_RETURN(const TensorDesc desc, TensorDesc::parse(announcement.desc()));
-  const PoolLayout layout = poolLayout(desc, spec_.slots);
-  const auto known = source.pools.find(announcement.profile());
-  const bool expected = announcement.profile() < spec_.profiles_max && desc.bytes() > 0 &&
-                        announcement.slot_stride() == layout.slot_stride && announcement.pool_bytes() == layout.bytes &&
-                        (known == source.pools.end() || (known->second.desc == desc && known->second.pool == nullptr));
-  if (!expected) {
-    return brokenRule("pool " + std::to_string(announcement.profile()) + " for " + desc.toString() +
-                      " is out of bounds or announced twice");
-  }
-  Mapped mapped{desc, layout, nullptr, absl::OkStatus()};
-  if (frame.fds_lost) {
-    mapped.status = makeStatus(absl::StatusCode::kResourceExhausted,
-                               "no descriptor was free for a pool of " + spec_.edge + ": raise the open files limit");
-  } else {
-    StatusOr<std::shared_ptr<ImportedPool>> pool =
-        context_.backend->importPool(announcement.handle(), std::move(frame.fds), layout);
-    mapped.status = annotate(pool.status(), "mapping a pool for " + desc.toString() + " of " + spec_.edge);
-    if (pool.ok()) mapped.pool = *std::move(pool);
-  }
-  v1::Message message = newMessage();
-  v1::PoolAttached& attached = *message.mutable_pool_attached();
-  attached.set_profile(announcement.profile());
-  writeStatus(mapped.status, *attached.mutable_status());
-  if (mapped.pool != nullptr) attached.set_handle(mapped.pool->attachment());
-  // Want of memory or descriptors ends artifacts, not the channel; anything else is the peer's doing.
-  const bool wanting = mapped.status.code() == absl::StatusCode::kResourceExhausted;
-  const Status status = mapped.status;
-  source.pools.insert_or_assign(announcement.profile(), std::move(mapped));
-  sendTo(source, message);
-  for (auto& [sequence, artifact] : artifacts_)
-    arriveIfComplete(artifact);
-  return wanting ? absl::OkStatus() : status;
-}
-
 Status ConsumerCore::checkGenerations(size_t rank, const Record& record, bool& stale) {
   Source& source = sources_[rank];
   for (const Record::Leaf& leaf : record.leaves) {
@@ -282,28 +245,6 @@ Status ConsumerCore::checkGenerations(size_t rank, const Record& record, bool& s
   return absl::OkStatus();
 }
 
-Status ConsumerCore::importOneShot(Record& record, const v1::Ticket& ticket, Frame& frame) {
-  if (ticket.bytes() == 0) return absl::OkStatus();
-  Device device;
-  for (const Record::Leaf& leaf : record.leaves) {
-    if (leaf.unpooled_offset) device = leaf.desc.device();
-  }
-  if (frame.fds_lost) {
-    record.import_status =
-        makeStatus(absl::StatusCode::kResourceExhausted,
-                   "no descriptor was free for a buffer of " + spec_.edge + ": raise the open files limit");
-    return absl::OkStatus();
-  }
-  StatusOr<std::shared_ptr<ImportedPool>> buffer =
-      context_.backend->importPool(ticket.handle(), std::move(frame.fds), oneShotLayout(device, ticket.bytes()));
-  if (buffer.ok()) {
-    record.ticket->buffer = *std::move(buffer);
-    return absl::OkStatus();
-  }
-  record.import_status = annotate(buffer.status(), "mapping a buffer of " + spec_.edge);
-  return buffer.status().code() == absl::StatusCode::kResourceExhausted ? absl::OkStatus() : record.import_status;
-}
-
 Status ConsumerCore::onPublication(size_t rank, const v1::Publication& message, Frame& frame) {
   LATENTD_ASSIGN_OR_RETURN(Record record, parseRecord(message, spec_));
   bool stale = false;
@@ -328,33 +269,6 @@ Status ConsumerCore::onPublication(size_t rank, const v1::Publication& message, 
     arriveIfComplete(*artifact);
   }
   return absl::OkStatus();
-}
-
-void ConsumerCore::requestLostPools(size_t rank, const Record& record) {
-  for (const Record::Leaf& leaf : record.leaves) {
-    if (!leaf.slot) continue;
-    Mapped& mapped = sources_[rank].pools.at(leaf.slot->row.value);
-    if (mapped.pool != nullptr || mapped.requested) continue;
-    mapped.requested = true;
-    v1::Message message = newMessage();
-    message.mutable_pool_request()->set_profile(leaf.slot->row.value);
-    sendTo(sources_[rank], message);
-  }
-}
-
-bool ConsumerCore::awaitsPool(const Artifact& artifact) const {
-  for (size_t p = 0; p < artifact.records.size(); ++p) {
-    if (artifact.records[p] == nullptr) continue;
-    for (const Record::Leaf& leaf : artifact.records[p]->leaves) {
-      if (leaf.slot && sources_[p].pools.at(leaf.slot->row.value).requested) return true;
-    }
-  }
-  return false;
-}
-
-void ConsumerCore::arriveIfComplete(Artifact& artifact) {
-  if (!artifact.state.is(ArtifactState::kAwaited) || artifact.ended_by != everyRank() || awaitsPool(artifact)) return;
-  artifact.state.move(ArtifactState::kArrived);
 }
 
 Status ConsumerCore::onAborted(size_t rank, const v1::Aborted& message) {

@@ -13,6 +13,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 #include "runtime/base/tree.h"
+#include "stages/option_table.h"
 
 namespace latentd::stages {
 
@@ -60,11 +61,14 @@ class FrameSink {
 // What a running method may ask of its worker. Owner: the worker, for the length of run(). Thread: the caller of run().
 class RunContext {
  public:
+  // Steps that are begun and not yet finished: one that the device computes, and one that it finds when it is done.
+  static constexpr uint32_t kStepsInFlightMax = 2;
+
   virtual ~RunContext() = default;
   // To be called before step `step` (0-based) of `steps`: every rank of the group gets the same answer for the same
   // step. CANCELLED: return that status at once; nothing may be left inside a collective.
   virtual Status beginStep(uint32_t step, uint32_t steps) = 0;
-  // Step `step` is complete (not merely submitted).
+  // Step `step` is complete (not merely submitted). Steps are begun and finished in order.
   virtual void finishStep(uint32_t step, uint32_t steps) = 0;
   // Null for methods that emit no frames.
   virtual FrameSink* frames() = 0;
@@ -76,6 +80,9 @@ struct LoadContext {
   std::string device = "cpu";     // "cpu", "cuda:0"
   DType dtype = DType::kFloat32;  // of weights and activations; islands stay float32 as the reference has it
   std::map<std::string, std::string> options;  // the group's `options:` in the topology
+  // Everything is checked that configurations and the headers of weight files tell, and no weight is read. Afterwards
+  // methods(), limits() and weightBytes() hold; warmUp() and run() do not work.
+  bool check_only = false;
   // fraction 0..1 and what is being loaded.
   std::function<void(double fraction, const std::string& detail)> progress = [](double, const std::string&) {};
 };
@@ -87,11 +94,13 @@ struct LoadContext {
 class Stage {
  public:
   virtual ~Stage() = default;
-  // Reads and checks the checkpoint; every problem is named with its file. Refuses a checkpoint it cannot serve.
+  // Reads and checks the checkpoint; every problem is named with its file. Refuses a checkpoint it cannot serve. A
+  // status may carry the field of the group that it is about (runtime/base/status_field.h).
   virtual Status load(const LoadContext& context) = 0;
   // Runs the method once on the smallest valid input, so that the first job pays no first-use cost.
   virtual Status warmUp() = 0;
   virtual std::vector<MethodSpec> methods() const = 0;
+  virtual std::vector<OptionSpec> options() const { return {}; }
   virtual ModelLimits limits() const = 0;
   virtual uint64_t weightBytes() const = 0;
   // inputs: one dictionary, the union of what the edges brought. Returns a dictionary with the method's outputs.

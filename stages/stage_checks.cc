@@ -1,5 +1,6 @@
 #include "stages/stage_checks.h"
 
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,22 +8,44 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/base/status_field.h"
 #include "stages/scalar_type.h"
 
 namespace latentd::stages {
 
-StatusOr<ComputeTarget> computeTarget(const LoadContext& context) {
-  ComputeTarget target;
+StatusOr<at::Device> computeDevice(const LoadContext& context) {
+  std::optional<at::Device> device;
   try {
-    target.device = at::Device(context.device);
-  } catch (const c10::Error& error) {
-    return absl::InvalidArgumentError(fmt::format("device \"{}\": {}; expected \"cpu\" or \"cuda:N\"", context.device,
-                                                  error.what_without_backtrace()));
+    device.emplace(context.device);
+  } catch (const c10::Error&) {
+    // What it is not is told below.
   }
+  if (!device || !(device->is_cpu() || (device->is_cuda() && device->has_index()))) {
+    return atField(absl::InvalidArgumentError(
+                       fmt::format("device \"{}\" is none; expected \"cpu\" or \"cuda:N\"", context.device)),
+                   "devices");
+  }
+  if (context.check_only) return at::Device(at::kCPU);
+  if (device->is_cuda() && device->index() >= c10::cuda::device_count()) {
+    return atField(absl::FailedPreconditionError(
+                       fmt::format("device \"{}\": this process sees {} CUDA devices (driver, CUDA_VISIBLE_DEVICES)",
+                                   context.device, c10::cuda::device_count())),
+                   "devices");
+  }
+  return *device;
+}
+
+StatusOr<ComputeTarget> computeTarget(const LoadContext& context) {
+  if (context.model_dir.empty()) {
+    return atField(absl::InvalidArgumentError("this stage needs a checkpoint: give a diffusers directory"), "model");
+  }
+  ComputeTarget target;
+  LATENTD_ASSIGN_OR_RETURN(target.device, computeDevice(context));
   target.dtype = toScalarType(context.dtype);
   if (target.dtype != at::kFloat && target.dtype != at::kBFloat16 && target.dtype != at::kHalf) {
-    return absl::InvalidArgumentError(
-        fmt::format("dtype {}: models compute in float32, bfloat16 or float16", latentd::toString(context.dtype)));
+    return atField(absl::InvalidArgumentError(fmt::format("dtype {}: models compute in float32, bfloat16 or float16",
+                                                          latentd::toString(context.dtype))),
+                   "dtype");
   }
   return target;
 }

@@ -18,7 +18,12 @@ struct ComputeTarget {
   at::ScalarType dtype = at::kFloat;
 };
 
-// INVALID_ARGUMENT for a device that is none, or a dtype that is not float32, bfloat16 or float16.
+// INVALID_ARGUMENT, with its field, for a device that is none; FAILED_PRECONDITION for one that this process does not
+// see. Where nothing is loaded (check_only) the CPU, as the device may be another machine's.
+StatusOr<at::Device> computeDevice(const LoadContext& context);
+
+// computeDevice(), and INVALID_ARGUMENT, with its field, for a dtype that is not float32, bfloat16 or float16, or no
+// model directory.
 StatusOr<ComputeTarget> computeTarget(const LoadContext& context);
 
 // FAILED_PRECONDITION if model_index.json does not give the component this class.

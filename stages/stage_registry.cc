@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/status_field.h"
 
 namespace latentd::stages {
 
@@ -17,7 +18,7 @@ StatusOr<std::unique_ptr<Stage>> StageRegistry::create(const std::string& name) 
   std::string known;
   for (const auto& [other, factory] : factories_)
     known += (known.empty() ? "" : ", ") + other;
-  return absl::NotFoundError("stage \"" + name + "\" is none of: " + known);
+  return atField(absl::NotFoundError("stage \"" + name + "\" is none of: " + known), "stage");
 }
 
 std::vector<std::string> StageRegistry::names() const {

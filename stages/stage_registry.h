@@ -15,7 +15,7 @@ class StageRegistry {
  public:
   // The name must be new.
   void add(const std::string& name, StageFactory factory);
-  // NOT_FOUND names the known stages.
+  // NOT_FOUND names the known stages and has the field "stage".
   StatusOr<std::unique_ptr<Stage>> create(const std::string& name) const;
   std::vector<std::string> names() const;
 

@@ -7,9 +7,11 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/log.h"
 #include "runtime/base/version.h"
+#include "runtime/worker/preflight.h"
 #include "runtime/worker/worker.h"
 #include "stages/builtin.h"
 
@@ -19,7 +21,8 @@ namespace {
 struct Arguments {
   worker::WorkerOptions options;
   LogOptions log;
-  bool list_stages = false;
+  bool describe = false;
+  std::vector<int> preflight;  // descriptors of request and result
 };
 
 // The exit code if the program ends here: --help, --version, or a bad command line.
@@ -27,7 +30,12 @@ std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
   CLI::App app{"One rank of a latentd group. latentd starts it; it is of no use alone.", "latent-worker"};
   int lifeline_fd = -1;
   app.set_version_flag("--version", std::string(kVersion));
-  app.add_flag("--list-stages", arguments.list_stages, "Print the names of the stages it can run, and exit");
+  app.add_flag("--describe", arguments.describe,
+               "Print the stages it can run, with their methods and options, as JSON, and exit");
+  app.add_option("--preflight", arguments.preflight,
+                 "Check the groups that the first descriptor names, answer on the second, and exit")
+      ->expected(2)
+      ->type_name("FD FD");
   app.add_option("--control", arguments.options.control_target, "The supervisor's socket: unix:PATH");
   app.add_option("--group", arguments.options.group, "Name of the group");
   app.add_option("--rank", arguments.options.rank.value, "Position in the group, from 0");
@@ -37,7 +45,7 @@ std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
   app.add_flag("--log-json", arguments.log.json, "One JSON object a line");
   try {
     app.parse(argc, argv);
-    if (!arguments.list_stages) {
+    if (!arguments.describe && arguments.preflight.empty()) {
       for (const char* name : {"--control", "--group", "--rank", "--epoch", "--lifeline-fd"}) {
         if (app.count(name) == 0) throw CLI::RequiredError(name);
       }
@@ -62,26 +70,40 @@ void blockSignals() {
   ::signal(SIGXFSZ, SIG_IGN);
 }
 
+// Everything of ours is down. The destructors of torch's and CUDA's globals take 0.4 s and can crash where no device
+// is; the kernel takes their memory back.
+[[noreturn]] void leave(worker::WorkerExit exit) {
+  std::fflush(nullptr);
+  ::_exit(static_cast<int>(exit));
+}
+
+[[noreturn]] void finish(const Status& status) {
+  if (!status.ok()) std::fprintf(stderr, "latent-worker: %s\n", messageOf(status).c_str());
+  leave(status.ok() ? worker::WorkerExit::kDone : worker::WorkerExit::kStartFailed);
+}
+
+Status describe(const stages::StageRegistry& registry) {
+  LATENTD_ASSIGN_OR_RETURN(const std::string text, worker::describeStages(registry));
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
 int run(int argc, char** argv) {
   Arguments arguments;
   if (const std::optional<int> code = parse(argc, argv, arguments)) return *code;
   stages::StageRegistry registry;
   stages::registerBuiltinStages(registry);
-  if (arguments.list_stages) {
-    for (const std::string& name : registry.names())
-      std::printf("%s\n", name.c_str());
-    return 0;
-  }
+  if (arguments.describe) finish(describe(registry));
   blockSignals();
   if (const Status status = initLogging(arguments.log); !status.ok()) {
     std::fprintf(stderr, "latent-worker: %s\n", messageOf(status).c_str());
     return static_cast<int>(worker::WorkerExit::kUsage);
   }
+  if (!arguments.preflight.empty()) {
+    finish(worker::answerPreflight(registry, arguments.preflight[0], arguments.preflight[1]));
+  }
   const worker::WorkerExit exit = worker::Worker(std::move(arguments.options), registry).run();
-  // Everything of ours is down. The destructors of torch's and CUDA's globals take 0.4 s and can crash where no device
-  // is; the kernel takes their memory back.
-  std::fflush(nullptr);
-  ::_exit(static_cast<int>(exit));
+  leave(exit);
 }
 
 }  // namespace

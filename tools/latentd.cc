@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -40,6 +39,8 @@
 #include "runtime/metrics/component_metrics.h"
 #include "runtime/metrics/http_endpoint.h"
 #include "runtime/metrics/registry.h"
+#include "runtime/supervisor/ports_file.h"
+#include "runtime/supervisor/preflight.h"
 #include "runtime/supervisor/runtime_dir.h"
 #include "runtime/supervisor/supervisor.h"
 
@@ -57,6 +58,9 @@ A second time: kills the workers.
 
 Exit codes: 0 ended in order; 1 could not start or go on (the cause is printed); 2 bad command line or topology;
 3 killed by a second signal.
+
+HTTP, all GET: /metrics for Prometheus; /healthz 200 while the process answers; /readyz 200 while it takes jobs, else
+503 and the reason; /config the plan as --check prints it, with the ports that are bound.
 
 Environment: XDG_RUNTIME_DIR is where the private folder for sockets goes unless the topology says runtime_dir.)";
 
@@ -87,6 +91,13 @@ int fail(Exit code, const Status& status) {
   return static_cast<int>(code);
 }
 
+// Once the log has its format: who reads JSON lines gets nothing else.
+int failLogged(Exit code, const Status& status, const config::LogSpec& log) {
+  if (log.format != config::LogFormat::kJson) return fail(code, status);
+  getLogger("latentd")->critical("{}", messageOf(status));
+  return static_cast<int>(code);
+}
+
 // The exit code if the program ends here: --help, --version, or a bad command line.
 std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
   CLI::App app{
@@ -103,7 +114,7 @@ std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
   app.add_option("--http", arguments.http,
                  "HOST:PORT of metrics and health, over the topology's; port 0: any free one");
   app.add_option("--ports-file", arguments.ports_file,
-                 "Once ready, write lines grpc=HOST:PORT and http=HOST:PORT here");
+                 "Once ready, write lines grpc=HOST:PORT and http=HOST:PORT here; removed at the end");
   app.add_option("--log-level", arguments.log_level, "trace, debug, info, warn or error, over the topology's");
   app.add_flag("--log-json", arguments.log_json, "Log one JSON object a line");
   app.add_option("--worker-binary", arguments.worker_binary, "latent-worker to start; default: the one beside latentd");
@@ -213,17 +224,6 @@ std::vector<std::string> environmentOf() {
   return entries;
 }
 
-// Complete before it gets its name: whoever waits for the file never sees half of it.
-Status writePortsFile(const std::string& path, const std::string& grpc, const std::string& http) {
-  if (path.empty()) return absl::OkStatus();
-  const std::string partial = path + ".partial";
-  std::ofstream file(partial);
-  file << "grpc=" << grpc << "\nhttp=" << http << "\n";
-  file.close();
-  if (file.fail() || rename(partial.c_str(), path.c_str()) != 0) return errnoStatus(errno, "write " + path);
-  return absl::OkStatus();
-}
-
 struct Binaries {
   std::string worker;
   std::string encoder;
@@ -243,15 +243,17 @@ StatusOr<std::unique_ptr<media::SpoolOutputFactory>> makeOutputs(const config::T
 }
 
 // Everything that serves, from the private folder to the ports; returns when it has ended.
-Status serve(const config::Topology& topology, const Arguments& arguments, const Binaries& binaries) {
+Status serve(const config::Topology& topology, const config::Findings& findings, const Arguments& arguments,
+             const Binaries& binaries, ChildSpawner& spawner) {
   const SteadyClock clock;
+  const Logger log = getLogger("latentd");
+  LATENTD_ASSIGN_OR_RETURN(supervisor::PortsFile ports_file, supervisor::PortsFile::create(arguments.ports_file));
   metrics::Registry registry;
   metrics::registerBuildInfo(registry, kVersion);
   metrics::ApiMetrics api_metrics(registry);
   metrics::EncoderMetrics encoder_metrics(registry);
   LATENTD_ASSIGN_OR_RETURN(const supervisor::RuntimeDir runtime_dir,
                            supervisor::RuntimeDir::create(topology.runtime_dir));
-  ChildSpawner spawner(environmentOf());
   LATENTD_ASSIGN_OR_RETURN(const auto outputs, makeOutputs(topology, runtime_dir, binaries.encoder, spawner, clock));
   encoder_metrics.spool_bytes_max.Set(static_cast<double>(topology.spool.bytes_max));
   registry.beforeExpose([&] { encoder_metrics.spool_bytes.Set(static_cast<double>(outputs->spoolBytes())); });
@@ -261,10 +263,9 @@ Status serve(const config::Topology& topology, const Arguments& arguments, const
   std::string http_address;
   std::mt19937_64 random{std::random_device()()};
   const auto on_ready = [&] {
-    std::printf("ready: gRPC on %s, metrics and health on http://%s\n", grpc_address.c_str(), http_address.c_str());
-    std::fflush(stdout);
-    const Status written = writePortsFile(arguments.ports_file, grpc_address, http_address);
-    if (!written.ok()) getLogger("latentd")->error("{}", messageOf(written));
+    log->info("ready: gRPC on {}, metrics and health on http://{}", grpc_address, http_address);
+    const Status written = ports_file.publish(grpc_address, http_address);
+    if (!written.ok()) log->error("{}", messageOf(written));
   };
   supervisor::Supervisor supervisor({.topology = topology,
                                      .clock = clock,
@@ -285,22 +286,38 @@ Status serve(const config::Topology& topology, const Arguments& arguments, const
                                                                   .port = topology.listen.port,
                                                                   .drain_deadline = topology.deadlines.job},
                                                                  supervisor, api_metrics));
+  const auto config_text = [&](uint16_t http_port) {
+    config::Topology bound = topology;
+    bound.listen.port = server->port();
+    bound.http.port = http_port;
+    return config::planText(bound, findings);
+  };
   LATENTD_ASSIGN_OR_RETURN(const auto http,
                            metrics::HttpEndpoint::start({.host = topology.http.host,
                                                          .port = topology.http.port,
                                                          .live = [&supervisor] { return supervisor.live(); },
                                                          .ready = [&supervisor] { return supervisor.ready(); },
-                                                         .config_text = config::planText(topology)},
+                                                         .config_text = config_text},
                                                         registry));
   grpc_address = server->address();
   http_address = config::toString(config::Endpoint{topology.http.host, http->port()});
-  std::printf("latentd %s: gRPC on %s, metrics and health on http://%s; loading\n", kVersion.data(),
-              grpc_address.c_str(), http_address.c_str());
-  std::fflush(stdout);
+  log->info("latentd {}: gRPC on {}, metrics and health on http://{}; loading", kVersion, grpc_address, http_address);
   LATENTD_RETURN_IF_ERROR(supervisor.start());
   loop.run();
   server->stop(kServerGrace);
   return supervisor.outcome();
+}
+
+// Of a preflight: the file's fault, or that of what should check it.
+Exit exitOf(const Status& status) { return absl::IsInvalidArgument(status) ? Exit::kUsage : Exit::kFailed; }
+
+// Only its configuration: nothing is started but the worker program's own check.
+int check(const config::Topology& topology, bool json, const std::string& worker) {
+  ChildSpawner spawner(environmentOf());
+  const StatusOr<config::Findings> findings = supervisor::preflight(topology, spawner, worker);
+  if (!findings.ok()) return fail(exitOf(findings.status()), findings.status());
+  std::printf("%s\n", (json ? config::planJson(topology, *findings) : config::planText(topology, *findings)).c_str());
+  return 0;
 }
 
 int run(int argc, char** argv) {
@@ -312,12 +329,9 @@ int run(int argc, char** argv) {
   }
   const StatusOr<config::Topology> topology = loadTopology(arguments);
   if (!topology.ok()) return fail(Exit::kUsage, topology.status());
-  if (arguments.check) {
-    std::printf("%s\n", (arguments.json ? config::planJson(*topology) : config::planText(*topology)).c_str());
-    return 0;
-  }
   const StatusOr<std::string> worker = findBinary("--worker-binary", arguments.worker_binary, "latent-worker");
   if (!worker.ok()) return fail(Exit::kUsage, worker.status());
+  if (arguments.check) return check(*topology, arguments.json, *worker);
   const StatusOr<std::string> encoder = findBinary("--encoder-binary", arguments.encoder_binary, "latent-encoder");
   if (!encoder.ok()) return fail(Exit::kUsage, encoder.status());
   const Status logging = initLogging(
@@ -326,10 +340,16 @@ int run(int argc, char** argv) {
 
   api::routeRpcLogs();
   SignalWatch::block();
-  if (const Status raised = raiseOpenFilesLimit(*topology); !raised.ok()) return fail(Exit::kFailed, raised);
-  const Status outcome = serve(*topology, arguments, {*worker, *encoder});
+  if (const Status raised = raiseOpenFilesLimit(*topology); !raised.ok()) {
+    return failLogged(Exit::kFailed, raised, topology->log);
+  }
+  ChildSpawner spawner(environmentOf());
+  const StatusOr<config::Findings> findings = supervisor::preflight(*topology, spawner, *worker);
+  if (!findings.ok()) return failLogged(exitOf(findings.status()), findings.status(), topology->log);
+  const Status outcome = serve(*topology, *findings, arguments, {*worker, *encoder}, spawner);
   if (outcome.ok()) return static_cast<int>(Exit::kOrderly);
-  return fail(outcome.code() == absl::StatusCode::kAborted ? Exit::kKilled : Exit::kFailed, outcome);
+  return failLogged(outcome.code() == absl::StatusCode::kAborted ? Exit::kKilled : Exit::kFailed, outcome,
+                    topology->log);
 }
 
 }  // namespace

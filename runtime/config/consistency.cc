@@ -27,6 +27,13 @@ Status checkNames(const Topology& topology, const Locations& locations) {
 Status checkRanks(const Topology& topology, const Locations& locations) {
   for (size_t i = 0; i < topology.groups.size(); ++i) {
     const GroupSpec& group = topology.groups[i];
+    const auto other = std::find_if(group.devices.begin(), group.devices.end(),
+                                    [&](const Device& device) { return device.kind != group.devices.front().kind; });
+    if (other != group.devices.end()) {
+      return locations.refuse(indexed("groups", i) + ".devices",
+                              "lists " + toString(group.devices.front()) + " and " + toString(*other) +
+                                  "; the ranks of a group are all on GPUs or all on the CPU");
+    }
     const ParallelDegrees& degrees = group.parallel;
     if (degrees.product() == group.ranks()) continue;
     const auto term = [](const char* name, uint32_t degree) {

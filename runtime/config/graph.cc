@@ -49,12 +49,9 @@ Status resolveEdges(Draft& draft, const Locations& locations) {
       if (topology.edges[j].name != spec.name) continue;
       return locations.refuse(path, spec.name + " is given already by edges[" + std::to_string(j) + "]; remove one");
     }
-    StatusOr<TransportChoice> choice = selectTransport(topology.groups[spec.from], topology.groups[spec.to]);
-    if (!choice.ok()) {
-      return makeStatus(choice.status().code(), messageOf(locations.refuse(path, messageOf(choice.status()))));
-    }
-    spec.transport = choice->transport;
-    spec.transport_reason = std::move(choice->reason);
+    TransportChoice choice = selectTransport(topology.groups[spec.from], topology.groups[spec.to]);
+    spec.transport = choice.transport;
+    spec.transport_reason = std::move(choice.reason);
     topology.edges.push_back(std::move(spec));
   }
   return {};

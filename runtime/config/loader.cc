@@ -84,6 +84,10 @@ class Reader {
       return value.status();
     }
     if (key.rule.type == Type::kList) return readList(key, *node, path, target.draft);
+    if (key.rule.type == Type::kOptions) {
+      for (const Node::Entry& entry : node->entries)
+        locations_.record(joined(path, entry.key), entry.line);
+    }
     StatusOr<Value> value = readValue(key.rule, *node);
     if (!value.ok()) return locations_.refuse(path, messageOf(value.status()));
     if (key.rule.type == Type::kPath) *value = absolutePath(std::get<std::string>(*value), base_dir_);
@@ -164,7 +168,9 @@ StatusOr<Topology> readTopology(const Node& root, const std::string& file, const
   Locations locations(file);
   Reader reader(table, locations, absolute_file.parent_path().string());
   LATENTD_RETURN_IF_ERROR(reader.readSection(&root, "", "", Target{draft, nullptr, nullptr}));
-  return complete(std::move(draft), locations, surroundings.cores);
+  LATENTD_ASSIGN_OR_RETURN(Topology topology, complete(std::move(draft), locations, surroundings.cores));
+  topology.locations = std::move(locations);
+  return topology;
 }
 
 }  // namespace

@@ -8,13 +8,15 @@
 
 namespace latentd::config {
 
-// Where each key of a file stands, for messages. Owner: the loader. Thread: one.
+// Where each key of a file stands, for messages. A value type. Thread: one while it is recorded, then any.
 class Locations {
  public:
-  explicit Locations(std::string file) : file_(std::move(file)) {}
+  explicit Locations(std::string file = "") : file_(std::move(file)) {}
 
   const std::string& file() const { return file_; }
   void record(const std::string& path, int line) { lines_[path] = line; }
+  // Whether the file itself has the key.
+  bool has(std::string_view path) const { return lines_.contains(path); }
   // INVALID_ARGUMENT "FILE:LINE: PATH: MESSAGE"; the line is that of the nearest key around `path` that is in the file.
   Status refuse(std::string_view path, std::string_view message) const;
 

@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "runtime/config/memory_estimate.h"
 #include "runtime/config/value.h"
@@ -44,17 +43,19 @@ std::string countedFolders(const MemoryEstimate& estimate) {
   return fmt::format("{}", fmt::join(estimate.folders, ", "));
 }
 
-std::string groupText(const GroupSpec& group) {
+std::string weightsText(const GroupSpec& group, uint64_t weight_bytes) {
+  if (group.model_dir.empty()) return "    no model directory\n";
+  const MemoryEstimate estimate = estimateMemory(group);
+  return fmt::format("    model {}\n    weights of each rank: {} in memory as {}, {} on disk ({})\n", group.model_dir,
+                     roughBytes(weight_bytes), toString(group.dtype), roughBytes(estimate.weight_bytes),
+                     countedFolders(estimate));
+}
+
+std::string groupText(const GroupSpec& group, uint64_t weight_bytes) {
   std::string text = fmt::format("  {}: {}.{}\n    {} {} on {}, {} {} each, {}\n", group.name, group.stage,
                                  group.method, group.ranks(), group.ranks() == 1 ? "rank" : "ranks", devicesText(group),
                                  group.threads, group.threads == 1 ? "thread" : "threads", toString(group.dtype));
-  if (group.model_dir.empty()) {
-    text += "    no model directory\n";
-  } else {
-    const MemoryEstimate estimate = estimateMemory(group);
-    text += fmt::format("    model {}\n    weights {} on disk for each rank ({})\n", group.model_dir,
-                        roughBytes(estimate.weight_bytes), countedFolders(estimate));
-  }
+  text += weightsText(group, weight_bytes);
   text += fmt::format("    memory limit {}\n",
                       group.memory_bytes_max ? formatBytes(*group.memory_bytes_max) : std::string("none"));
   for (const auto& [name, option] : group.options)
@@ -69,60 +70,57 @@ std::string edgeText(const EdgeSpec& edge) {
       formatBytes(edge.unpooled_bytes_max));
 }
 
-uint64_t totalWeights(const Topology& topology) {
-  uint64_t bytes = 0;
-  for (const GroupSpec& group : topology.groups)
-    bytes += estimateMemory(group).weight_bytes * group.ranks();
-  return bytes;
+std::string memoryText(const Topology& topology, const Findings& findings) {
+  uint64_t weights = 0;
+  uint64_t ranks = 0;
+  for (size_t group = 0; group < topology.groups.size(); ++group) {
+    weights += findings.weight_bytes.at(group) * topology.groups[group].ranks();
+    ranks += topology.groups[group].ranks();
+  }
+  return fmt::format(
+      "memory: {} in all: {} of weights, {} for each of {} worker processes\n  pools grow at first use of a profile to "
+      "slots x its bytes\n",
+      roughBytes(weights + ranks * findings.process_bytes), roughBytes(weights), roughBytes(findings.process_bytes),
+      ranks);
 }
 
-nlohmann::json groupJson(const GroupSpec& group) {
-  const MemoryEstimate estimate = estimateMemory(group);
-  nlohmann::json devices = nlohmann::json::array();
-  for (const Device& device : group.devices)
-    devices.push_back(toString(device));
-  const ParallelDegrees& degrees = group.parallel;
-  nlohmann::json json = {{"name", group.name},
-                         {"stage", group.stage},
-                         {"method", group.method},
-                         {"model", group.model_dir},
-                         {"ranks", group.ranks()},
-                         {"devices", std::move(devices)},
-                         {"parallel",
-                          {{"cfg", degrees.cfg},
-                           {"ring", degrees.ring},
-                           {"ulysses", degrees.ulysses},
-                           {"pp", degrees.pp},
-                           {"tp", degrees.tp}}},
-                         {"threads", group.threads},
-                         {"dtype", toString(group.dtype)},
-                         {"options", group.options},
-                         {"weight_bytes_per_rank", estimate.weight_bytes},
-                         {"weight_folders", estimate.folders},
-                         {"memory_bytes_max", nullptr}};
-  if (group.memory_bytes_max) json["memory_bytes_max"] = *group.memory_bytes_max;
-  return json;
+template <class T>
+std::string orNone(const std::optional<T>& value) {
+  return value ? fmt::format("{:g}", static_cast<double>(*value)) : std::string("none");
 }
 
-nlohmann::json edgeJson(const Topology& topology, const EdgeSpec& edge) {
-  const auto dim = [](const std::optional<int32_t>& value) {
-    return value ? nlohmann::json(*value) : nlohmann::json();
-  };
-  return {{"name", edge.name},
-          {"from", topology.groups[edge.from].name},
-          {"to", topology.groups[edge.to].name},
-          {"transport", toString(edge.transport)},
-          {"transport_reason", edge.transport_reason},
-          {"producer_shard_dim", dim(edge.producer_shard_dim)},
-          {"consumer_shard_dim", dim(edge.consumer_shard_dim)},
-          {"slots", edge.slots},
-          {"profiles_max", edge.profiles_max},
-          {"unpooled_bytes_max", edge.unpooled_bytes_max}};
+std::string jobsText(const Topology& topology, const Findings& findings) {
+  const Limits& limits = findings.limits;
+  const JobDefaults& defaults = findings.defaults;
+  std::string text = fmt::format(
+      "jobs:\n  frames 1 + a multiple of {}, at most {}; sides multiples of {}, at most {} pixels\n  steps at most {}, "
+      "guidance at most {:g}, fps at most {:g}, prompts at most {} bytes\n",
+      findings.frame_step, limits.frames_max, findings.size_multiple, limits.pixels_max, limits.steps_max,
+      limits.guidance_max, limits.fps_max, limits.prompt_bytes_max);
+  const std::string size =
+      defaults.width && defaults.height ? fmt::format("{}x{}", *defaults.width, *defaults.height) : std::string("none");
+  text += fmt::format("  defaults: frames {}, size {}, steps {}, guidance {}, fps {}, flow_shift {}\n",
+                      orNone(defaults.frames), size, orNone(defaults.steps), orNone(defaults.guidance),
+                      orNone(defaults.fps), orNone(defaults.flow_shift));
+  text += fmt::format("  queue of {}, aging {}; {} commands in flight for each group; {} finished jobs kept for {}\n",
+                      topology.queue.length_max, formatDuration(topology.queue.aging), limits.in_flight_per_group,
+                      limits.jobs_kept, formatDuration(limits.job_retention));
+  return text;
+}
+
+std::string timesText(const Topology& topology) {
+  const RestartSpec& restart = topology.restart;
+  std::string text = "deadlines:\n";
+  for (const auto& [name, time] : named(topology.deadlines))
+    text += fmt::format("  {} {}\n", name, formatDuration(time));
+  return text + fmt::format("restarts: after {} to {}, given up after {} failed starts in a row\n",
+                            formatDuration(restart.backoff_min), formatDuration(restart.backoff_max),
+                            restart.failures_max);
 }
 
 }  // namespace
 
-std::string planText(const Topology& topology) {
+std::string planText(const Topology& topology, const Findings& findings) {
   std::string text =
       fmt::format("{}\n  API {}, HTTP {}\n  runtime directory in {}\n  results in {}, at most {}, kept {}\n",
                   topology.file, toString(topology.listen), toString(topology.http), topology.runtime_dir,
@@ -130,34 +128,14 @@ std::string planText(const Topology& topology) {
                   formatBytes(topology.spool.bytes_max), formatDuration(topology.spool.retention));
   text += "groups, in the order in which a job runs them:\n";
   for (size_t group : topology.order)
-    text += groupText(topology.groups[group]);
+    text += groupText(topology.groups[group], findings.weight_bytes.at(group));
   text += topology.edges.empty() ? "edges: none\n" : "edges:\n";
   for (const EdgeSpec& edge : topology.edges)
     text += edgeText(edge);
-  text +=
-      fmt::format("memory: {} of weights in all workers; pools grow at first use of a profile to slots x its bytes\n",
-                  roughBytes(totalWeights(topology)));
+  text += memoryText(topology, findings) + jobsText(topology, findings) + timesText(topology);
+  for (const std::string& note : findings.notes)
+    text += "note: " + note + "\n";
   return text;
-}
-
-std::string planJson(const Topology& topology) {
-  nlohmann::json groups = nlohmann::json::array();
-  nlohmann::json edges = nlohmann::json::array();
-  for (size_t group : topology.order)
-    groups.push_back(groupJson(topology.groups[group]));
-  for (const EdgeSpec& edge : topology.edges)
-    edges.push_back(edgeJson(topology, edge));
-  const nlohmann::json json = {{"file", topology.file},
-                               {"listen", toString(topology.listen)},
-                               {"http", toString(topology.http)},
-                               {"runtime_dir", topology.runtime_dir},
-                               {"spool", {{"dir", topology.spool.dir}, {"bytes_max", topology.spool.bytes_max}}},
-                               {"groups", std::move(groups)},
-                               {"edges", std::move(edges)},
-                               {"sink", topology.groups[topology.sink].name},
-                               {"weight_bytes", totalWeights(topology)}};
-  // Paths and options may hold any bytes; replacing is better than an exception in a report.
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace latentd::config

@@ -56,6 +56,10 @@ Rule count(double min, double max) { return {Type::kCount, {min, max}, {}}; }
 Rule integer(double min, double max) { return {Type::kInteger, {min, max}, {}}; }
 Rule real(double min, double max) { return {Type::kReal, {min, max}, {}}; }
 Rule bytes(double min, double max) { return {Type::kBytes, {min, max}, {}}; }
+// RLIMIT_DATA below which a worker without a model does not come up: torch's libraries relocate some 550MiB, and each
+// of its dozen threads has a stack of 8MiB.
+constexpr double kWorkerBytesMin = 768 * kMiB;
+
 Rule duration(double min, double max) { return {Type::kDuration, {min, max}, {}}; }
 Rule choice(std::vector<std::string> words) { return {Type::kChoice, {}, std::move(words)}; }
 Key section(std::string path, std::string meaning) {
@@ -180,14 +184,15 @@ void addGroupKeys(Keys& keys) {
   keys.push_back({"groups[].dtype", choice({"float32", "bfloat16", "float16"}), "float32", "",
                   "Element type of weights and activations.",
                   into([](const Target& t) -> auto& { return t.group->dtype; })});
-  keys.push_back({"groups[].memory_max", bytes(16 * kMiB, 64 * kTiB), "", "unlimited",
-                  "Memory that a rank may hold; a job that needs more fails with RESOURCE_EXHAUSTED.",
+  keys.push_back({"groups[].memory_max", bytes(kWorkerBytesMin, 64 * kTiB), "", "unlimited",
+                  "Private memory that a rank may map, some 700MiB for libraries and stacks included; a job that needs "
+                  "more fails with RESOURCE_EXHAUSTED.",
                   into([](const Target& t) -> auto& { return t.group->memory_bytes_max; })});
   keys.push_back({"groups[].options",
                   {Type::kOptions, {0, 64}, {}},
                   "",
                   "none",
-                  "Names and values handed to the stage, which documents and checks them.",
+                  "Names and values handed to the stage; `latent-worker --describe` documents them.",
                   into([](const Target& t) -> auto& { return t.group->options; })});
 }
 

@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/dtype.h"
+#include "runtime/config/locations.h"
 
 // What one topology file says, checked and complete: every default is filled in, every path is absolute, and the
 // cross references hold. Made by loadTopology() (runtime/config/loader.h) and not changed afterwards. Meaning, unit and
@@ -69,9 +71,11 @@ struct GroupSpec {
 
 // How tensors of an edge travel. The names are those of the channel backends.
 enum class Transport {
-  kShm,  // sealed memfd pools: both sides on the CPU of one host
+  kShm,      // sealed memfd pools: both sides on the CPU of one host
+  kCudaIpc,  // pools in device memory: both sides on GPUs of one host
+  kPinned,   // sealed memfd pools, pinned by the side that is on a GPU
 };
-std::string_view toString(Transport transport);  // "shm"
+std::string_view toString(Transport transport);  // "shm", "cuda_ipc", "pinned"
 
 // Outputs of one group's method feed another group's method.
 struct EdgeSpec {
@@ -109,6 +113,9 @@ struct Deadlines {
   milliseconds channel_progress{};
   milliseconds encode{};  // from a job's last frame to its finished file
 };
+
+// By the names of their keys.
+std::vector<std::pair<std::string, milliseconds>> named(const Deadlines& deadlines);
 
 struct RestartSpec {
   milliseconds backoff_min{};
@@ -156,7 +163,8 @@ struct Limits {
 
 // Thread: immutable, read from any.
 struct Topology {
-  std::string file;  // as given on the command line; part of error messages
+  std::string file;     // as given on the command line; part of error messages
+  Locations locations;  // of its keys, for what only workers find wrong
   Endpoint listen;
   Endpoint http;
   std::string runtime_dir;  // absolute; the private directory is made inside

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "runtime/base/status.h"
 #include "runtime/config/topology.h"
 
 namespace latentd::config {
@@ -12,8 +11,7 @@ struct TransportChoice {
   std::string reason;  // "both groups are on the CPU of this host"
 };
 
-// How tensors go from one group to the other; a pure function of where the groups are. UNIMPLEMENTED, naming the
-// devices, when no transport of this build does it.
-StatusOr<TransportChoice> selectTransport(const GroupSpec& from, const GroupSpec& to);
+// How tensors go from one group to the other; a pure function of where the groups are.
+TransportChoice selectTransport(const GroupSpec& from, const GroupSpec& to);
 
 }  // namespace latentd::config

@@ -10,6 +10,13 @@ Buckets handoffBuckets() { return {4e-6, 16e-6, 64e-6, 256e-6, 1e-3, 4e-3, 16e-3
 Buckets stepBuckets() { return {1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30}; }
 Buckets stageBuckets() { return {1e-3, 4e-3, 16e-3, 64e-3, 0.25, 1, 4, 16, 60, 300, 1200}; }
 Buckets jobBuckets() { return {0.01, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600, 1800, 3600}; }
+// Canonical codes but OK, as labels.
+constexpr const char* kFailureCodes[] = {
+    "CANCELLED",          "UNKNOWN",        "INVALID_ARGUMENT",    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",          "ALREADY_EXISTS", "PERMISSION_DENIED",   "UNAUTHENTICATED",
+    "RESOURCE_EXHAUSTED", "ABORTED",        "FAILED_PRECONDITION", "OUT_OF_RANGE",
+    "UNIMPLEMENTED",      "INTERNAL",       "UNAVAILABLE",         "DATA_LOSS"};
+
 Buckets requestBuckets() { return {1e-4, 4e-4, 1.6e-3, 6.4e-3, 25e-3, 0.1, 0.4, 1.6}; }
 
 }  // namespace
@@ -17,6 +24,7 @@ Buckets requestBuckets() { return {1e-4, 4e-4, 1.6e-3, 6.4e-3, 25e-3, 0.1, 0.4, 
 JobMetrics::JobMetrics(Registry& registry)
     : submitted(registry.counter("latentd_jobs_submitted_total", "Jobs accepted into the queue.")),
       ended(registry.counters("latentd_jobs_total", "Jobs that ended, by result.", "result")),
+      retried(registry.counter("latentd_jobs_retried_total", "Jobs that a worker's death put back into the queue.")),
       rejected(registry.counters("latentd_jobs_rejected_total", "Submissions refused, by reason.", "reason")),
       queue_depth(registry.gauge("latentd_queue_depth", "Jobs that wait for their first stage.")),
       running(registry.gauge("latentd_jobs_running", "Jobs with a stage dispatched and not yet ended.")),
@@ -35,10 +43,21 @@ JobMetrics::JobMetrics(Registry& registry)
       cancel(registry.histograms("latentd_cancel_seconds",
                                  "Cancel request until the job's slots and devices were free, by the stage it met.",
                                  stageBuckets(), "stage")) {
-  for (const char* result : {"succeeded", "failed", "cancelled"})
+  for (const char* result : {"succeeded", "failed", "cancelled"}) {
     ended.with(result);
-  for (const char* reason : {"queue_full", "draining", "invalid"})
+    duration.with(result);
+  }
+  for (const char* reason : {"queue_full", "draining", "invalid", "not_ready"})
     rejected.with(reason);
+}
+
+void JobMetrics::expect(const std::vector<std::string>& stages) {
+  for (const std::string& name : stages) {
+    for (Histograms<1>* family : {&stage, &input_wait, &publish, &cancel})
+      family->with(name);
+    for (const char* code : kFailureCodes)
+      stage_failures.with(name, code);
+  }
 }
 
 EdgeMetrics::EdgeMetrics(Registry& registry)
@@ -57,6 +76,17 @@ EdgeMetrics::EdgeMetrics(Registry& registry)
       stale_dropped(
           registry.counters("latentd_stale_messages_total", "Messages of a former epoch that were dropped.", "edge")) {}
 
+void EdgeMetrics::expect(const std::vector<std::string>& edges) {
+  for (const std::string& name : edges) {
+    for (Counters<1>* family : {&bytes, &handoffs, &unpooled, &stale_dropped})
+      family->with(name);
+    for (Histograms<1>* family : {&handoff, &slot_wait})
+      family->with(name);
+    for (const char* reason : {"cancelled", "failed"})
+      slots_discarded.with(name, reason);
+  }
+}
+
 WorkerMetrics::WorkerMetrics(Registry& registry)
     : up(registry.gauges("latentd_worker_up", "1 while the worker is ready.", "group", "rank")),
       restarts(registry.counters("latentd_worker_restarts_total", "Group respawns, by what ended the last one.",
@@ -64,10 +94,21 @@ WorkerMetrics::WorkerMetrics(Registry& registry)
       resident_memory(
           registry.gauges("latentd_worker_resident_memory_bytes", "Resident memory of a worker.", "group", "rank")),
       device_memory(
-          registry.gauges("latentd_device_memory_bytes", "Memory in use on a device, by kind.", "device", "kind")),
+          registry.gauges("latentd_device_memory_bytes",
+                          "Memory that all workers together hold of a device. Kinds on the CPU: resident (pages in "
+                          "memory) and, of these, pools (slots of edges); on a GPU: allocated (tensors), reserved (by "
+                          "the allocator, tensors included) and pools, beside it.",
+                          "device", "kind")),
       model_load(registry.gauges("latentd_model_load_seconds", "Last load of a group's model, slowest rank.", "group")),
       warm_up(registry.gauges("latentd_warm_up_seconds", "Last warm-up of a group, slowest rank.", "group")),
       model_weights(registry.gauges("latentd_model_weight_bytes", "Weights held by a group, all ranks.", "group")) {}
+
+void WorkerMetrics::expect(const std::string& group, uint32_t ranks) {
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    up.with(group, std::to_string(rank));
+  for (const char* reason : {"exit", "signal", "heartbeat", "deadline", "load", "channel", "recycle"})
+    restarts.with(group, reason);
+}
 
 EncoderMetrics::EncoderMetrics(Registry& registry)
     : frames(registry.counter("latentd_frames_total", "Frames in finished results.")),
@@ -75,7 +116,12 @@ EncoderMetrics::EncoderMetrics(Registry& registry)
           registry.histograms("latentd_encode_seconds", "Last frame to the complete file.", stageBuckets(), "format")),
       failures(registry.counters("latentd_encoder_failures_total", "Outputs that failed, by status code.", "reason")),
       spool_bytes(registry.gauge("latentd_spool_bytes", "Size of the kept results.")),
-      spool_bytes_max(registry.gauge("latentd_spool_max_bytes", "Configured bound of the kept results.")) {}
+      spool_bytes_max(registry.gauge("latentd_spool_max_bytes", "Configured bound of the kept results.")) {
+  for (const char* format : {"mp4", "gif", "y4m", "png", "npy", "rgb24"})
+    encode.with(format);
+  for (const char* code : kFailureCodes)
+    failures.with(code);
+}
 
 ApiMetrics::ApiMetrics(Registry& registry)
     : requests(registry.counters("latentd_grpc_requests_total", "Finished calls of the public API, by status code.",
@@ -86,7 +132,15 @@ ApiMetrics::ApiMetrics(Registry& registry)
       downloads(registry.gauge("latentd_grpc_downloads", "Open Download streams.")),
       watch_skipped(registry.counter("latentd_watch_updates_skipped_total",
                                      "Progress updates superseded before a slow reader took them.")),
-      download_bytes(registry.counter("latentd_download_bytes_total", "Result bytes sent to clients.")) {}
+      download_bytes(registry.counter("latentd_download_bytes_total", "Result bytes sent to clients.")) {
+  for (const char* method :
+       {"Submit", "Get", "List", "Cancel", "Delete", "GetTopology", "GetEdges", "Drain", "GetVersion"}) {
+    requests.with(method, "OK");
+    duration.with(method);
+  }
+  for (const char* stream : {"Watch", "Download"})
+    requests.with(stream, "OK");
+}
 
 void registerBuildInfo(Registry& registry, std::string_view version) {
   registry.gauges("latentd_build_info", "1, labelled with the version.", "version").with(version).Set(1);

@@ -1,19 +1,26 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/metrics/registry.h"
 
 // The metrics of each component of the supervisor's process: plain structs, registered in their constructors, one of
-// each per registry. Owner: the component. Thread: any.
+// each per registry. What is known of their labels at the start, by then or by expect(), is exposed from the start, as
+// 0: a rate needs a first value. Owner: the component. Thread: any.
 namespace latentd::metrics {
 
 // Life of jobs in queue and pipeline.
 struct JobMetrics {
   explicit JobMetrics(Registry& registry);
+  // stages: the groups' names.
+  void expect(const std::vector<std::string>& stages);
 
   Counter& submitted;          // jobs_submitted_total: accepted into the queue
   Counters<1> ended;           // jobs_total{result}: succeeded, failed, cancelled
+  Counter& retried;            // jobs_retried_total: put back into the queue by a worker's death
   Counters<1> rejected;        // jobs_rejected_total{reason}: queue_full, draining, invalid, not_ready
   Gauge& queue_depth;          // queue_depth
   Gauge& running;              // jobs_running
@@ -30,6 +37,7 @@ struct JobMetrics {
 // The data plane as the supervisor sees it, by edge.
 struct EdgeMetrics {
   explicit EdgeMetrics(Registry& registry);
+  void expect(const std::vector<std::string>& edges);
 
   Counters<1> bytes;            // edge_bytes_total{edge}
   Counters<1> handoffs;         // handoffs_total{edge}
@@ -45,12 +53,13 @@ struct EdgeMetrics {
 // Worker processes, by group and rank.
 struct WorkerMetrics {
   explicit WorkerMetrics(Registry& registry);
+  void expect(const std::string& group, uint32_t ranks);
 
   Gauges<2> up;  // worker_up{group,rank}: 1 from ready until lost
   // reason: exit, signal, heartbeat, deadline, load, channel (none opens or retires), recycle (asked for, or deaf)
   Counters<2> restarts;       // worker_restarts_total{group,reason}
   Gauges<2> resident_memory;  // worker_resident_memory_bytes{group,rank}
-  Gauges<2> device_memory;    // device_memory_bytes{device,kind}: weights, cache, pools
+  Gauges<2> device_memory;    // device_memory_bytes{device,kind}: of all workers; kinds as in proto/worker.proto
   Gauges<1> model_load;       // model_load_seconds{group}: of the last start, the slowest rank's
   Gauges<1> warm_up;          // warm_up_seconds{group}
   Gauges<1> model_weights;    // model_weight_bytes{group}

@@ -146,12 +146,27 @@ class Endpoint final : public HttpEndpoint {
       answerCheck(options_.ready, response);
     });
     server_.Get("/config", [this](const httplib::Request&, httplib::Response& response) {
-      response.set_content(options_.config_text, "text/plain; charset=utf-8");
+      response.set_content(options_.config_text(port_), "text/plain; charset=utf-8");
     });
+    refuseOtherMethods();
     server_.set_error_handler([](const httplib::Request&, httplib::Response& response) {
       if (!response.body.empty()) return;
       response.set_content("see /metrics, /healthz, /readyz, /config\n", "text/plain; charset=utf-8");
     });
+  }
+
+  void refuseOtherMethods() {
+    const auto refuse = [](const httplib::Request&, httplib::Response& response) {
+      response.status = 405;
+      response.set_header("Allow", "GET, HEAD");
+      response.set_content("only GET and HEAD are answered\n", "text/plain; charset=utf-8");
+    };
+    const char* const paths = "/(metrics|healthz|readyz|config)";
+    server_.Post(paths, refuse);
+    server_.Put(paths, refuse);
+    server_.Patch(paths, refuse);
+    server_.Delete(paths, refuse);
+    server_.Options(paths, refuse);
   }
 
   bool bind() {

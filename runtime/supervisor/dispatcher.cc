@@ -73,26 +73,32 @@ void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
     touched.push_back(run.get());
   for (JobRun* run : hit) {
     StageRun& stage = run->stages[group.value];
-    const std::string where =
-        stage.state == StageRun::State::kDispatched ? fmt::format(" ({})", describeStage(*run, group)) : std::string();
-    if (stage.state == StageRun::State::kDispatched) stage.state = StageRun::State::kEnded;
-    const Status status = makeStatus(cause.code(), messageOf(cause) + where);
-    if (!run->outcome) {
-      endRun(*run, status, Certainty::kCause);
-    } else if (run->report_time && absl::IsUnavailable(*run->outcome)) {
-      run->outcome = status;
-      report(*run);
+    std::string message = messageOf(cause);
+    if (stage.state == StageRun::State::kDispatched) {
+      // On the first line: what follows it is what the worker printed.
+      message.insert(std::min(message.find('\n'), message.size()), fmt::format(" ({})", describeStage(*run, group)));
+      stage.state = StageRun::State::kEnded;
     }
+    loseRun(*run, makeStatus(cause.code(), message));
   }
   // What failed a moment ago failed because of this.
   for (JobRun* run : touched) {
-    if (!run->report_time || !absl::IsUnavailable(*run->outcome)) continue;
-    run->outcome = cause;
-    report(*run);
+    if (run->report_time) loseRun(*run, cause);
   }
   for (JobRun* run : touched) {
     reportIfCertain(*run);
     maybeRelease(*run);
+  }
+}
+
+void Dispatcher::loseRun(JobRun& run, const Status& status) {
+  if (!run.outcome) {
+    run.lost = run.spec.may_restart;
+    endRun(run, status, Certainty::kCause);
+  } else if (run.report_time && absl::IsUnavailable(*run.outcome)) {
+    run.lost = run.spec.may_restart;
+    run.outcome = status;
+    report(run);
   }
 }
 
@@ -213,8 +219,14 @@ void Dispatcher::sendRunStage(JobRun& run, GroupIndex group) {
 bool Dispatcher::end(const JobId& job, const Status& status) {
   JobRun* run = find(job);
   if (run == nullptr) return false;
-  const bool first = !run->outcome;
-  if (first) endRun(*run, status, Certainty::kCause);
+  // A job that waits to be handed back has not ended for anybody else.
+  const bool first = !run->outcome || run->lost;
+  if (std::exchange(run->lost, false)) {
+    run->outcome = status;
+    if (!run->cancelled()) report(*run);
+  } else if (first) {
+    endRun(*run, status, Certainty::kCause);
+  }
   // Whoever wants it ended now gets what is known.
   if (run->report_time) report(*run);
   maybeRelease(*run);
@@ -268,6 +280,7 @@ void Dispatcher::endRun(JobRun& run, const Status& status, Certainty certainty) 
 
 void Dispatcher::report(JobRun& run) {
   run.report_time.reset();
+  if (run.lost) return;
   run.reported = true;
   host_.onJobEnded(run.spec.id, *run.outcome);
 }
@@ -335,7 +348,9 @@ void Dispatcher::maybeRelease(JobRun& run) {
   runs_.erase(found);
   // The output goes first: CANCELLED means that nothing is left of the job.
   released->output.reset();
-  if (!released->reported) host_.onJobEnded(released->spec.id, *released->outcome);
+  if (released->reported) return;
+  if (released->lost) return host_.onJobLost(released->spec.id, *released->outcome);
+  host_.onJobEnded(released->spec.id, *released->outcome);
 }
 
 JobRun* Dispatcher::find(const std::string& job) {
@@ -354,6 +369,16 @@ std::string Dispatcher::describeStage(const JobRun& run, GroupIndex group) const
   if (!stage.started) return fmt::format("stage {}, not begun", name);
   if (stage.steps == 0) return fmt::format("stage {}", name);
   return fmt::format("stage {}, {} of {} steps done", name, stage.step, stage.steps);
+}
+
+std::string Dispatcher::describeWork(GroupIndex group) const {
+  const Lane& lane = lanes_[group.value];
+  if (lane.in_flight.empty()) return "";
+  const JobRun& run = *lane.in_flight.front();
+  const StageRun& stage = run.stages[group.value];
+  std::string where = stage.started ? "" : ", not begun";
+  if (stage.steps != 0) where = fmt::format(", step {} of {}", std::min(stage.step + 1, stage.steps), stage.steps);
+  return fmt::format("running job {}{}", run.spec.id, where);
 }
 
 std::string Dispatcher::describeProgress(const JobId& job) const {

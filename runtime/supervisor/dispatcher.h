@@ -42,6 +42,8 @@ class DispatcherHost {
   // Once a job. A failure is told at once, while its commands may still be winding down; CANCELLED only when no worker
   // holds anything of the job.
   virtual void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) = 0;
+  // Instead of onJobEnded, of a job that may be restarted: a worker died under it. No worker holds anything of it.
+  virtual void onJobLost(const JobId& job, const Status& cause) = 0;
   // The group does not obey: a command or a discard has not ended in time, or a worker asked to be replaced.
   virtual void onGroupUnusable(GroupIndex group, const Status& cause) = 0;
 };
@@ -96,6 +98,8 @@ class Dispatcher {
   std::optional<JobId> jobOf(EdgeIndex edge, ChannelId channel, SequenceNumber sequence) const;
   // Whether the group runs a command.
   bool isBusy(GroupIndex group) const { return !lanes_[group.value].in_flight.empty(); }
+  // "running job 12ab, step 3 of 16": what the group's workers do; empty: nothing.
+  std::string describeWork(GroupIndex group) const;
   // "stage denoise, step 3 of 16": where the job is.
   std::string describeProgress(const JobId& job) const;
 
@@ -144,6 +148,8 @@ class Dispatcher {
   void reportIfCertain(JobRun& run);
   void endRun(JobRun& run, const Status& status, Certainty certainty);
   void report(JobRun& run);
+  // Its outcome is a worker's death.
+  void loseRun(JobRun& run, const Status& status);
   void cancelCommands(JobRun& run);
   void discardPromises(JobRun& run);
   void maybeSucceed(JobRun& run);

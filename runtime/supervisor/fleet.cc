@@ -6,10 +6,25 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/supervisor/group_contract.h"
 
 namespace latentd::supervisor {
 
 namespace wire = internal::v1;
+
+namespace {
+
+// Of a GPU; what a worker holds of the CPU is its resident memory.
+uint64_t deviceBytes(const WorkerRecord& record) {
+  uint64_t bytes = 0;
+  for (const wire::DeviceMemory& memory : record.device_memory) {
+    const bool counted = memory.kind() == "reserved" || memory.kind() == "pools";
+    if (memory.device() != "cpu" && counted) bytes += memory.bytes();
+  }
+  return bytes;
+}
+
+}  // namespace
 
 Fleet::Fleet(const config::Topology& topology, const Clock& clock, metrics::WorkerMetrics& metrics, FleetHost& host,
              std::string socket_dir)
@@ -131,12 +146,26 @@ void Fleet::onHeartbeat(WorkerId worker, const wire::Heartbeat& heartbeat) {
   WorkerRecord& record = groupOf(worker).workers().at(worker.rank);
   if (record.phase == WorkerPhase::kAbsent || record.phase == WorkerPhase::kKilled) return;
   record.resident_bytes = heartbeat.resident_bytes();
-  record.device_bytes = heartbeat.device_bytes();
+  record.device_memory = heartbeat.device_memory();
   // A worker that was told to end may be silent while it unmaps: its grace bounds it.
   if (record.phase != WorkerPhase::kStopping) health_.heartbeat(worker);
   const config::GroupSpec& spec = groupOf(worker).spec();
   metrics_.resident_memory.with(spec.name, std::to_string(worker.rank.value))
       .Set(static_cast<double>(heartbeat.resident_bytes()));
+  setDeviceMemory();
+}
+
+void Fleet::setDeviceMemory() {
+  for (auto& [key, bytes] : device_memory_)
+    bytes = 0;
+  for (const auto& group : groups_) {
+    for (uint32_t rank = 0; rank < group->spec().ranks(); ++rank) {
+      for (const wire::DeviceMemory& memory : group->workers().at(Rank(rank)).device_memory)
+        device_memory_[{memory.device(), memory.kind()}] += memory.bytes();
+    }
+  }
+  for (const auto& [key, bytes] : device_memory_)
+    metrics_.device_memory.with(key.first, key.second).Set(static_cast<double>(bytes));
 }
 
 void Fleet::onClosed(ConnectionId connection) {
@@ -151,6 +180,7 @@ void Fleet::onClosed(ConnectionId connection) {
 void Fleet::onWorkerExit(WorkerId worker, const ExitStatus& status, const std::vector<std::string>& last_lines) {
   connection_of_.erase(worker);
   groupOf(worker).onExit(worker.rank, status, last_lines);
+  setDeviceMemory();
   advanceShutdown();
 }
 
@@ -188,35 +218,16 @@ void Fleet::onChannelFailed(WorkerId worker, const Status& cause) {
                        cause.code() == absl::StatusCode::kDeadlineExceeded ? "deadline" : "channel");
 }
 
-// What a method needs must come over its edges: only when all stages are loaded are both sides known.
-Status Fleet::checkInputs() const {
-  for (const auto& group : groups_) {
-    const auto methodOf = [&](size_t index) -> const wire::Method& {
-      const auto& methods = groups_[index]->workers().at(Rank(0)).ready.methods();
-      return *std::find_if(methods.begin(), methods.end(),
-                           [&](const wire::Method& method) { return method.name() == topology_.groups[index].method; });
-    };
-    std::vector<std::string> brought;
-    for (const config::EdgeSpec& edge : topology_.edges) {
-      if (edge.to != group->index().value) continue;
-      const auto& outputs = methodOf(edge.from).outputs();
-      brought.insert(brought.end(), outputs.begin(), outputs.end());
-    }
-    for (const std::string& input : methodOf(group->index().value).inputs()) {
-      if (std::find(brought.begin(), brought.end(), input) != brought.end()) continue;
-      return absl::InvalidArgumentError(fmt::format("{} needs \"{}\", which no edge brings (they bring: {})",
-                                                    group->spec().name, input, fmt::join(brought, ", ")));
-    }
-  }
-  return absl::OkStatus();
-}
-
 void Fleet::announceReadiness() {
   if (!allReady() || failed_) return;
-  if (const Status inputs = checkInputs(); !inputs.ok()) {
+  std::vector<const Methods*> methods;
+  for (const auto& group : groups_)
+    methods.push_back(&group->workers().at(Rank(0)).ready.methods());
+  // Only when all stages are loaded are both sides of every edge known.
+  if (const auto missing = findMissingInput(topology_, methods)) {
     failed_ = true;
     killAll();
-    host_.onFleetFailed(inputs);
+    host_.onFleetFailed(missing->status);
     return;
   }
   was_ready_ = true;
@@ -329,7 +340,7 @@ void Fleet::fill(v1::Topology& topology, const std::function<bool(GroupIndex)>& 
       worker.set_device(config::toString(group->spec().devices[rank]));
       worker.set_state(toProto(record.phase, is_busy(group->index())));
       worker.set_memory_bytes(record.resident_bytes);
-      worker.set_device_memory_bytes(record.device_bytes);
+      worker.set_device_memory_bytes(deviceBytes(record));
     }
   }
 }

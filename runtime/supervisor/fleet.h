@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "proto/api.pb.h"
@@ -36,6 +37,8 @@ class FleetHost {
   virtual void onGroupLost(GroupIndex group, const Status& cause) = 0;
   // A group will not come back: the daemon cannot serve. The first cause.
   virtual void onFleetFailed(const Status& cause) = 0;
+  // "running job 12ab, step 3 of 16": what the group does at present; empty: nothing.
+  virtual std::string workOf(GroupIndex group) const = 0;
   // What a worker reports of its commands and channels, from the group's present epoch.
   virtual void onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& event) = 0;
 };
@@ -87,6 +90,7 @@ class Fleet final : public CommandSink,
   void onGroupLoaded(const Group& group) override;
   void onGroupFailed(const Group& group, const Status& cause) override;
   void onGroupGivenUp(const Group& group, const Status& cause) override;
+  std::string workOf(const Group& group) const override { return host_.workOf(group.index()); }
   // ---- ChannelObserver
   void onChannelOpen(EdgeIndex edge, ChannelId channel) override;
   void onChannelFailed(WorkerId worker, const Status& cause) override;
@@ -108,7 +112,8 @@ class Fleet final : public CommandSink,
   Status registerWorker(ConnectionId connection, const internal::v1::WorkerEvent& event);
   void route(WorkerId worker, const internal::v1::WorkerEvent& event);
   void onHeartbeat(WorkerId worker, const internal::v1::Heartbeat& heartbeat);
-  Status checkInputs() const;
+  // Sums of what the workers hold now.
+  void setDeviceMemory();
   void announceReadiness();
   void advanceShutdown();
   bool allStopped() const;
@@ -125,6 +130,7 @@ class Fleet final : public CommandSink,
   std::vector<std::unique_ptr<Group>> groups_;  // by group index
   std::unordered_map<ConnectionId, Connection> connections_;
   std::map<WorkerId, ConnectionId> connection_of_;
+  std::map<std::pair<std::string, std::string>, uint64_t> device_memory_;  // by device and kind, as exposed
   std::optional<Shutdown> shutdown_;
   bool failed_ = false;
   bool was_ready_ = false;

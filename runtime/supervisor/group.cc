@@ -7,6 +7,8 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/step_gate.h"
+#include "runtime/config/value.h"
+#include "runtime/supervisor/group_contract.h"
 #include "runtime/supervisor/limits.h"
 
 namespace latentd::supervisor {
@@ -143,21 +145,8 @@ void Group::killAll() {
 
 wire::WorkerCommand Group::loadCommand(Rank rank) const {
   wire::WorkerCommand command;
-  wire::Load& load = *command.mutable_load();
-  load.set_group(spec().name);
-  load.set_rank(rank.value);
-  load.set_world_size(spec().ranks());
-  load.set_stage(spec().stage);
-  load.set_model_dir(spec().model_dir);
-  load.set_device(config::toString(spec().devices[rank.value]));
-  load.set_dtype(static_cast<v1::DType>(spec().dtype));
-  load.mutable_stage_options()->insert(spec().options.begin(), spec().options.end());
-  load.set_threads(spec().threads);
-  load.set_step_gate_id(step_gate_ ? kStepGateId : 0);
-  load.set_heartbeat_interval_ms(static_cast<uint32_t>(deps_.topology.deadlines.heartbeat.count()));
-  const bool feeds = std::any_of(deps_.topology.edges.begin(), deps_.topology.edges.end(),
-                                 [&](const config::EdgeSpec& edge) { return edge.from == index_.value; });
-  if (feeds) load.add_output_methods(spec().method);
+  *command.mutable_load() = loadOf(deps_.topology, index_, rank);
+  command.mutable_load()->set_step_gate_id(step_gate_ ? kStepGateId : 0);
   command.mutable_load()->set_trace_spans_max(deps_.topology.trace.spans_max);
   return command;
 }
@@ -193,8 +182,9 @@ void Group::onReady(Rank rank, const wire::Ready& ready) {
   WorkerRecord& record = workers_.at(rank);
   if (record.phase != WorkerPhase::kLoading && record.phase != WorkerPhase::kWarmingUp) return;
   record.ready = ready;
-  checkMethods(rank, ready);
-  if (state_ != State::kStarting) return;
+  if (const Status fits = checkMethod(deps_.topology, index_, ready.methods()); !fits.ok()) {
+    return fail(rank, fits, "load");
+  }
   workers_.enter(rank, WorkerPhase::kReady);
   deps_.health.settle({index_, rank});
   deps_.metrics.up.with(spec().name, std::to_string(rank.value)).Set(1);
@@ -203,32 +193,6 @@ void Group::onReady(Rank rank, const wire::Ready& ready) {
   ever_loaded_ = true;
   setLoadMetrics();
   deps_.observer.onGroupLoaded(*this);
-}
-
-// A topology that names what the stage does not do is refused here: only the worker knows its stage.
-void Group::checkMethods(Rank rank, const wire::Ready& ready) {
-  std::string known;
-  const wire::Method* method = nullptr;
-  for (const wire::Method& candidate : ready.methods()) {
-    known += (known.empty() ? "" : ", ") + candidate.name();
-    if (candidate.name() == spec().method) method = &candidate;
-  }
-  const wire::WorkerCommand load = loadCommand(rank);
-  const bool feeds = load.load().output_methods_size() != 0;
-  const bool is_sink = index_.value == deps_.topology.sink;
-  std::string wrong;
-  if (method == nullptr) {
-    wrong = fmt::format("it has no method \"{}\"; it has: {}", spec().method, known);
-  } else if (method->emits_frames() != is_sink) {
-    wrong = fmt::format("method {} {} frames: exactly the last group of the edges emits them", spec().method,
-                        is_sink ? "does not emit" : "emits");
-  } else if (!feeds && method->outputs_size() != 0) {
-    wrong =
-        fmt::format("method {} returns \"{}\", and no edge takes it: add an edge", spec().method, method->outputs(0));
-  } else if (feeds && method->outputs_size() == 0) {
-    wrong = fmt::format("method {} returns nothing, so no edge can start from it", spec().method);
-  }
-  if (!wrong.empty()) fail(rank, absl::InvalidArgumentError(wrong), "load");
 }
 
 void Group::setLoadMetrics() {
@@ -248,16 +212,27 @@ void Group::setLoadMetrics() {
              warm_up_seconds, static_cast<double>(weight_bytes) / (1 << 20));
 }
 
+std::string Group::describeDeath(WorkerPhase phase, const ExitStatus& status,
+                                 const std::vector<std::string>& last_lines) const {
+  const std::string work = state_ == State::kLoaded ? deps_.observer.workOf(*this) : "";
+  std::string message =
+      fmt::format("died while {}: {}", work.empty() ? std::string(toString(phase)) : work, status.describe());
+  if (state_ == State::kStarting && spec().memory_bytes_max) {
+    message +=
+        fmt::format("; memory_max is {}: is that enough for the model?", config::formatBytes(*spec().memory_bytes_max));
+  }
+  if (!last_lines.empty()) message += "; its last lines:";
+  for (const std::string& line : last_lines)
+    message += "\n  " + line;
+  return message;
+}
+
 void Group::onExit(Rank rank, const ExitStatus& status, const std::vector<std::string>& last_lines) {
   const WorkerPhase phase = workers_.at(rank).phase;
   workers_.enter(rank, WorkerPhase::kAbsent);
   deps_.health.forget({index_, rank});
   if (state_ == State::kStarting || state_ == State::kLoaded) {
-    std::string message = fmt::format("died while {}: {}", toString(phase), status.describe());
-    if (!last_lines.empty()) message += "; its last lines:";
-    for (const std::string& line : last_lines)
-      message += "\n  " + line;
-    fail(rank, absl::UnavailableError(message), status.signaled ? "signal" : "exit");
+    fail(rank, absl::UnavailableError(describeDeath(phase, status, last_lines)), status.signaled ? "signal" : "exit");
     return;
   }
   if (workers_.all(WorkerPhase::kAbsent)) allReaped();

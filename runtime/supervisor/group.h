@@ -34,6 +34,8 @@ class GroupObserver {
   virtual void onGroupFailed(const Group& group, const Status& cause) = 0;
   // It will not be started again.
   virtual void onGroupGivenUp(const Group& group, const Status& cause) = 0;
+  // "running job 12ab, step 3 of 16"; empty: nothing.
+  virtual std::string workOf(const Group& group) const = 0;
 };
 
 // The workers of one stage, which live and die together: they start as one, and the first failure of any kills all.
@@ -101,9 +103,10 @@ class Group {
   Status makeStepGate();
   void launchAll();
   void allReaped();
-  void checkMethods(Rank rank, const internal::v1::Ready& ready);
   void setLoadMetrics();
   std::string nameOf(Rank rank) const;
+  std::string describeDeath(WorkerPhase phase, const ExitStatus& status,
+                            const std::vector<std::string>& last_lines) const;
 
   const GroupIndex index_;
   Deps deps_;

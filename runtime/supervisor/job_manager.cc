@@ -66,11 +66,13 @@ StatusOr<v1::Job> JobManager::submit(const v1::SubmitRequest& request) {
   }
   expire();
   const JobId id = newId();
-  if (const Status queued = queue_.push(id, request.priority()); !queued.ok()) {
+  const StatusOr<JobQueue::Place> place = queue_.push(id, request.priority());
+  if (!place.ok()) {
     deps_.metrics.rejected.with("queue_full").Increment();
-    return queued;
+    return place.status();
   }
   JobRecord& record = table_.create(id, *std::move(parameters), request.priority(), request.request_id());
+  record.job.set_retries(request.retries());
   traces_.onSubmitted(id);
   const config::Deadlines& defaults = deps_.topology.deadlines;
   const auto deadline = request.has_deadline() ? toMilliseconds(request.deadline(), kDeadlineMax) : defaults.job;
@@ -78,6 +80,7 @@ StatusOr<v1::Job> JobManager::submit(const v1::SubmitRequest& request) {
   timing.stall_timeout =
       request.has_stall_timeout() ? toMilliseconds(request.stall_timeout(), kDeadlineMax) : defaults.stall;
   timing.deadline = laterBy(deps_.clock.now(), deadline);
+  timing.place = *place;
   job_deadlines_.emplace(timing.deadline, id);
   deps_.metrics.submitted.Increment();
   log_->info("job {} queued: {}x{}, {} frames, {} steps, seed {}", id, record.job.parameters().width(),

@@ -71,6 +71,7 @@ class JobManager final : public DispatcherHost {
 
   // ---- the pipeline
   Dispatcher& dispatcher() { return dispatcher_; }
+  const Dispatcher& dispatcher() const { return dispatcher_; }
   // After anything that may have freed something or queued something.
   void pump();
   TraceStore& traces() { return traces_; }
@@ -88,12 +89,14 @@ class JobManager final : public DispatcherHost {
   void onStageEnded(const JobId& job, GroupIndex group, const Status& status,
                     const internal::v1::StageTimings& timings) override;
   void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) override;
+  void onJobLost(const JobId& job, const Status& cause) override;
   void onGroupUnusable(GroupIndex group, const Status& cause) override { deps_.group_unusable(group, cause); }
 
  private:
   struct Timing {
     std::chrono::milliseconds stall_timeout{};
     Clock::TimePoint deadline;
+    JobQueue::Place place{};  // in the queue
     std::optional<Clock::TimePoint> cancel_time;
     std::string cancel_stage;  // where it was when the cancel came
   };

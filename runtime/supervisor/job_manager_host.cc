@@ -17,16 +17,23 @@ std::optional<JobSpec> JobManager::takeNextJob() {
   JobRecord& record = *table_.find(*id);
   table_.transition(record, v1::JOB_STATE_RUNNING);
   traces_.onAdmitted(*id);
-  deps_.metrics.queue_wait.Observe(std::chrono::duration<double>(record.started - record.created).count());
+  // Of a job that is run once more the first wait is what the queue is to blame for.
+  if (record.job.restarts() == 0) {
+    deps_.metrics.queue_wait.Observe(std::chrono::duration<double>(record.started - record.created).count());
+  }
   notify(record);
-  return JobSpec{*id, record.job.parameters(), timings_[*id].stall_timeout};
+  return JobSpec{*id, record.job.parameters(), timings_[*id].stall_timeout,
+                 record.job.restarts() < record.job.retries()};
 }
 
 StatusOr<std::unique_ptr<media::Output>> JobManager::openOutput(const JobSpec& job) {
   // May be called from any thread, and after the job ended: the dispatcher then ignores it. This object outlives the
   // loop's tasks, which is where the result goes.
-  auto done = [this, id = job.id](StatusOr<media::OutputResult> result) {
-    deps_.post([this, id, result = std::move(result)]() mutable {
+  auto done = [this, id = job.id, run = table_.find(job.id)->job.restarts()](StatusOr<media::OutputResult> result) {
+    deps_.post([this, id, run, result = std::move(result)]() mutable {
+      const JobRecord* record = table_.find(id);
+      // The output of a run that was lost may tell its end when the next run has begun.
+      if (record == nullptr || record->job.restarts() != run) return;
       dispatcher_.onOutputDone(id, std::move(result));
       pump();
     });
@@ -96,6 +103,16 @@ void JobManager::onJobEnded(const JobId& job, StatusOr<media::OutputResult> resu
   } else {
     finish(record, v1::JOB_STATE_FAILED, result.status());
   }
+}
+
+void JobManager::onJobLost(const JobId& job, const Status& cause) {
+  JobRecord& record = *table_.find(job);
+  table_.restart(record, cause);
+  queue_.restore(job, timings_[job].place);
+  queue_moved_ = true;
+  deps_.metrics.retried.Increment();
+  log_->warn("job {} is queued again at its old place: {}", job, messageOf(cause));
+  notify(record);
 }
 
 void JobManager::addTransfer(const JobId& job, const std::string& edge, uint64_t bytes, double seconds) {

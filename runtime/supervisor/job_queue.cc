@@ -10,7 +10,7 @@ namespace latentd::supervisor {
 JobQueue::JobQueue(const Clock& clock, size_t length_max, std::chrono::milliseconds aging)
     : clock_(clock), length_max_(length_max), aging_(aging) {}
 
-Status JobQueue::push(const JobId& id, int32_t priority) {
+StatusOr<JobQueue::Place> JobQueue::push(const JobId& id, int32_t priority) {
   if (order_.size() >= length_max_) {
     return absl::ResourceExhaustedError("the queue is full: " + std::to_string(length_max_) +
                                         " jobs wait (queue.length_max); try again later");
@@ -18,9 +18,13 @@ Status JobQueue::push(const JobId& id, int32_t priority) {
   const int64_t arrival_ns = clock_.now().time_since_epoch().count();
   const int64_t aging_ns = std::chrono::nanoseconds(aging_).count();
   const Place place{.aged_arrival_ns = arrival_ns - priority * aging_ns, .arrival = arrivals_++};
+  restore(id, place);
+  return place;
+}
+
+void JobQueue::restore(const JobId& id, const Place& place) {
   LATENTD_CHECK(places_.emplace(id, place).second, "a job is queued once");
   order_.emplace(place, id);
-  return absl::OkStatus();
 }
 
 std::optional<JobId> JobQueue::pop() {

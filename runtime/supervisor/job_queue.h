@@ -21,7 +21,16 @@ class JobQueue {
  public:
   JobQueue(const Clock& clock, size_t length_max, std::chrono::milliseconds aging);
 
-  Status push(const JobId& id, int32_t priority);
+  // Where a job stands; keeps its meaning while the job is out of the queue.
+  struct Place {
+    int64_t aged_arrival_ns;
+    uint64_t arrival;  // ties: first come first served
+    friend auto operator<=>(const Place&, const Place&) = default;
+  };
+
+  StatusOr<Place> push(const JobId& id, int32_t priority);
+  // Back to the place that it had when it was popped, whatever the queue's length.
+  void restore(const JobId& id, const Place& place);
   std::optional<JobId> pop();
   // False if it is not queued.
   bool remove(const JobId& id);
@@ -31,12 +40,6 @@ class JobQueue {
   bool empty() const { return order_.empty(); }
 
  private:
-  struct Place {
-    int64_t aged_arrival_ns;
-    uint64_t arrival;  // ties: first come first served
-    friend auto operator<=>(const Place&, const Place&) = default;
-  };
-
   const Clock& clock_;
   const size_t length_max_;
   const std::chrono::milliseconds aging_;

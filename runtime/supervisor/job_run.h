@@ -23,6 +23,7 @@ struct JobSpec {
   JobId id;
   v1::JobParameters parameters;  // effective
   std::chrono::milliseconds stall_timeout{};
+  bool may_restart = false;  // a worker's death hands it back instead of failing it
 };
 
 // One group's part in a job.
@@ -60,6 +61,7 @@ struct JobRun {
   std::optional<media::OutputResult> result;
   std::optional<Status> outcome;  // set once; the first cause wins
   bool reported = false;          // the outcome was told to the host
+  bool lost = false;              // to a worker's death, and to be handed back when it is released
   // The outcome may be the consequence of a death, or of a failure further up, that is not known yet: until then its
   // cause may replace it.
   std::optional<Clock::TimePoint> report_time;

@@ -16,13 +16,14 @@
 namespace latentd::supervisor {
 namespace {
 
-constexpr TransitionTable<v1::JobState, 7> kTransitions{{
+constexpr TransitionTable<v1::JobState, 8> kTransitions{{
     {v1::JOB_STATE_QUEUED, v1::JOB_STATE_RUNNING, "the pipeline admits it"},
     {v1::JOB_STATE_QUEUED, v1::JOB_STATE_CANCELLED, "cancelled before it held anything"},
     {v1::JOB_STATE_QUEUED, v1::JOB_STATE_FAILED, "its deadline passed"},
     {v1::JOB_STATE_RUNNING, v1::JOB_STATE_SUCCEEDED, "the result is complete"},
     {v1::JOB_STATE_RUNNING, v1::JOB_STATE_FAILED, "the first failure of any part"},
     {v1::JOB_STATE_RUNNING, v1::JOB_STATE_CANCELLING, "on demand"},
+    {v1::JOB_STATE_RUNNING, v1::JOB_STATE_QUEUED, "a worker died, and it may be run once more"},
     {v1::JOB_STATE_CANCELLING, v1::JOB_STATE_CANCELLED, "no worker holds anything of it"},
 }};
 static_assert(isWellFormed(kTransitions));
@@ -107,6 +108,19 @@ void JobTable::transition(JobRecord& record, v1::JobState to) {
   }
   record.finish_order = next_finish_order_++;
   finished_.emplace(record.finish_order, &record);
+}
+
+void JobTable::restart(JobRecord& record, const Status& cause) {
+  transition(record, v1::JOB_STATE_QUEUED);
+  v1::Job& job = record.job;
+  job.set_restarts(job.restarts() + 1);
+  job.mutable_restart_cause()->set_code(static_cast<int32_t>(cause.code()));
+  job.mutable_restart_cause()->set_message(messageOf(cause));
+  job.clear_start_time();
+  job.clear_transfers();
+  job.clear_stages();
+  for (const std::string& stage : stages_)
+    job.add_stages()->set_stage(stage);
 }
 
 Status JobTable::remove(const JobId& id) {

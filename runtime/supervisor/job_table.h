@@ -36,7 +36,7 @@ bool isTerminal(v1::JobState state);
 // All jobs of the daemon: unfinished ones for as long as they live, finished ones within count and age.
 // Owner: JobManager. Thread: the supervisor's loop.
 // States of a job: QUEUED -> RUNNING -> SUCCEEDED | FAILED; QUEUED -> CANCELLED | FAILED; RUNNING -> CANCELLING ->
-// CANCELLED. An impossible change aborts.
+// CANCELLED; RUNNING -> QUEUED when it is run once more. An impossible change aborts.
 class JobTable {
  public:
   struct Retention {
@@ -57,6 +57,8 @@ class JobTable {
 
   // Sets the state and its time.
   void transition(JobRecord& record, v1::JobState to);
+  // Back to QUEUED, as if nothing of it had run.
+  void restart(JobRecord& record, const Status& cause);
   // Forgets a finished job. NOT_FOUND, or FAILED_PRECONDITION while it has not ended.
   Status remove(const JobId& id);
   // Forgets the finished jobs beyond the retention, oldest first, and says which.

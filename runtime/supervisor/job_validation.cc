@@ -8,8 +8,9 @@
 #include <ratio>
 #include <string_view>
 
+#include "runtime/base/status_field.h"
+#include "runtime/base/utf8.h"
 #include "runtime/supervisor/limits.h"
-#include "runtime/supervisor/utf8.h"
 
 namespace latentd::supervisor {
 namespace {
@@ -17,6 +18,12 @@ namespace {
 template <class... Args>
 Status invalid(fmt::format_string<Args...> format, Args&&... args) {
   return absl::InvalidArgumentError(fmt::format(format, std::forward<Args>(args)...));
+}
+
+// The same for one field, which begins the message: "FIELD = ...".
+template <class... Args>
+Status invalidField(std::string_view field, fmt::format_string<Args...> format, Args&&... args) {
+  return atField(invalid("{}{}", field, fmt::format(format, std::forward<Args>(args)...)), field);
 }
 
 // 0 is "unset" in ModelLimits.
@@ -64,14 +71,14 @@ std::string nearest(uint64_t value, uint64_t step, uint64_t offset, uint64_t las
 
 Status checkText(std::string_view field, std::string_view text, uint32_t bytes_max) {
   if (text.size() > bytes_max) {
-    return invalid("{} has {} bytes: at most {} are valid; shorten it", field, text.size(), bytes_max);
+    return invalidField(field, " has {} bytes: at most {} are valid; shorten it", text.size(), bytes_max);
   }
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
-    return invalid("{} has a NUL byte at offset {}: remove it", field, nul);
+    return invalidField(field, " has a NUL byte at offset {}: remove it", nul);
   }
   if (const std::optional<size_t> offset = firstInvalidUtf8(text)) {
-    return invalid("{} is not UTF-8: byte {:#04x} at offset {}; send it as UTF-8", field,
-                   static_cast<uint8_t>(text[*offset]), *offset);
+    return invalidField(field, " is not UTF-8: byte {:#04x} at offset {}; send it as UTF-8",
+                        static_cast<uint8_t>(text[*offset]), *offset);
   }
   return absl::OkStatus();
 }
@@ -80,7 +87,7 @@ Status checkPrompt(const v1::JobParameters& parameters, const JobLimits& limits)
   LATENTD_RETURN_IF_ERROR(checkText("prompt", parameters.prompt(), limits.prompt_bytes_max));
   LATENTD_RETURN_IF_ERROR(checkText("negative_prompt", parameters.negative_prompt(), limits.prompt_bytes_max));
   if (parameters.prompt().find_first_not_of(" \t\r\n\f\v") == std::string::npos) {
-    return invalid("prompt is \"\": say what the video shall show, in 1 to {} bytes", limits.prompt_bytes_max);
+    return invalidField("prompt", " is \"\": say what the video shall show, in 1 to {} bytes", limits.prompt_bytes_max);
   }
   return absl::OkStatus();
 }
@@ -88,15 +95,15 @@ Status checkPrompt(const v1::JobParameters& parameters, const JobLimits& limits)
 Status checkFrames(uint32_t frames, const JobLimits& limits) {
   const bool in_step = frames % limits.frame_step == 1 % limits.frame_step;
   if (frames >= 1 && frames <= limits.frames_max && in_step) return absl::OkStatus();
-  return invalid("frames = {}: must be 1 + a multiple of {}, at most {}; nearest: {}", frames, limits.frame_step,
-                 limits.frames_max, nearest(frames, limits.frame_step, 1, limits.frames_max));
+  return invalidField("frames", " = {}: must be 1 + a multiple of {}, at most {}; nearest: {}", frames,
+                      limits.frame_step, limits.frames_max, nearest(frames, limits.frame_step, 1, limits.frames_max));
 }
 
 Status checkSide(std::string_view field, uint32_t value, const JobLimits& limits) {
   if (value > 0 && value % limits.size_multiple == 0) return absl::OkStatus();
   const uint64_t last = std::max<uint64_t>(limits.pixels_max / limits.size_multiple, limits.size_multiple);
-  return invalid("{} = {}: must be a positive multiple of {}; nearest: {}", field, value, limits.size_multiple,
-                 nearest(value, limits.size_multiple, 0, last));
+  return invalidField(field, " = {}: must be a positive multiple of {}; nearest: {}", value, limits.size_multiple,
+                      nearest(value, limits.size_multiple, 0, last));
 }
 
 Status checkSize(uint32_t width, uint32_t height, const JobLimits& limits) {
@@ -109,28 +116,28 @@ Status checkSize(uint32_t width, uint32_t height, const JobLimits& limits) {
     const auto scaled = static_cast<uint32_t>(side * scale);
     return std::max(limits.size_multiple, scaled - scaled % limits.size_multiple);
   };
-  return invalid("size = {}x{}: at most {} pixels; nearest of this shape: {}x{}", width, height, limits.pixels_max,
-                 fit(width), fit(height));
+  return invalidField("size", " = {}x{}: at most {} pixels; nearest of this shape: {}x{}", width, height,
+                      limits.pixels_max, fit(width), fit(height));
 }
 
 Status checkSteps(uint32_t steps, const JobLimits& limits) {
   if (steps >= 1 && steps <= limits.steps_max) return absl::OkStatus();
-  return invalid("steps = {}: must be 1 to {}; nearest: {}", steps, limits.steps_max,
-                 steps == 0 ? 1 : limits.steps_max);
+  return invalidField("steps", " = {}: must be 1 to {}; nearest: {}", steps, limits.steps_max,
+                      steps == 0 ? 1 : limits.steps_max);
 }
 
 Status checkNumbers(const v1::JobParameters& parameters, const JobLimits& limits) {
   const double guidance = parameters.guidance_scale();
   if (!std::isfinite(guidance) || guidance < 0 || guidance > limits.guidance_max) {
-    return invalid("guidance_scale = {}: must be a number from 0 to {} (1 or less switches guidance off)", guidance,
-                   limits.guidance_max);
+    return invalidField("guidance_scale", " = {}: must be a number from 0 to {} (1 or less switches guidance off)",
+                        guidance, limits.guidance_max);
   }
   const double fps = parameters.fps();
   if (!std::isfinite(fps) || fps <= 0 || fps > limits.fps_max) {
-    return invalid("fps = {}: must be above 0 and at most {}", fps, limits.fps_max);
+    return invalidField("fps", " = {}: must be above 0 and at most {}", fps, limits.fps_max);
   }
   if (parameters.has_flow_shift() && (!std::isfinite(parameters.flow_shift()) || parameters.flow_shift() <= 0)) {
-    return invalid("flow_shift = {}: must be a number above 0, for example 3", parameters.flow_shift());
+    return invalidField("flow_shift", " = {}: must be a number above 0, for example 3", parameters.flow_shift());
   }
   return absl::OkStatus();
 }
@@ -147,16 +154,18 @@ Status checkFormat(const v1::JobParameters& parameters) {
 }
 
 Status checkAllPresent(const v1::JobParameters& parameters) {
-  const auto missing = [](std::string_view field) {
-    return invalid("{} is not given, and neither the topology's defaults nor the model have one: give it", field);
-  };
-  if (!parameters.has_frames()) return missing("frames");
-  if (!parameters.has_width()) return missing("width");
-  if (!parameters.has_height()) return missing("height");
-  if (!parameters.has_steps()) return missing("steps");
-  if (!parameters.has_guidance_scale()) return missing("guidance_scale");
-  if (!parameters.has_fps()) return missing("fps");
-  return absl::OkStatus();
+  const std::vector<std::string> missing = missingParameters(parameters);
+  if (missing.empty()) return absl::OkStatus();
+  const bool one = missing.size() == 1;
+  return invalid("{} {} not given, and neither the topology's defaults nor the model have {}: give {}",
+                 fmt::join(missing, ", "), one ? "is" : "are", one ? "one" : "any", one ? "it" : "them");
+}
+
+Status checkValues(const v1::JobParameters& parameters, const JobLimits& limits) {
+  LATENTD_RETURN_IF_ERROR(checkFrames(parameters.frames(), limits));
+  LATENTD_RETURN_IF_ERROR(checkSize(parameters.width(), parameters.height(), limits));
+  LATENTD_RETURN_IF_ERROR(checkSteps(parameters.steps(), limits));
+  return checkNumbers(parameters, limits);
 }
 
 Status checkDuration(std::string_view field, const google::protobuf::Duration& duration) {
@@ -170,6 +179,31 @@ Status checkDuration(std::string_view field, const google::protobuf::Duration& d
 }
 
 }  // namespace
+
+std::vector<std::string> missingParameters(const v1::JobParameters& parameters) {
+  std::vector<std::string> missing;
+  if (!parameters.has_frames()) missing.emplace_back("frames");
+  if (!parameters.has_width()) missing.emplace_back("width");
+  if (!parameters.has_height()) missing.emplace_back("height");
+  if (!parameters.has_steps()) missing.emplace_back("steps");
+  if (!parameters.has_guidance_scale()) missing.emplace_back("guidance_scale");
+  if (!parameters.has_fps()) missing.emplace_back("fps");
+  return missing;
+}
+
+Status checkDefaults(const JobLimits& limits) {
+  v1::JobParameters smallest;
+  smallest.set_frames(1);
+  smallest.set_width(limits.size_multiple);
+  smallest.set_height(limits.size_multiple);
+  smallest.set_steps(1);
+  smallest.set_guidance_scale(0);
+  smallest.set_fps(limits.fps_max);
+  v1::JobParameters parameters = limits.defaults;
+  takeMissing(smallest, parameters);
+  LATENTD_RETURN_IF_ERROR(checkText("negative_prompt", parameters.negative_prompt(), limits.prompt_bytes_max));
+  return checkValues(parameters, limits);
+}
 
 JobLimits mergeLimits(const std::vector<v1::ModelLimits>& stages, const config::Limits& limits,
                       const config::JobDefaults& defaults) {
@@ -214,10 +248,7 @@ StatusOr<v1::JobParameters> effectiveParameters(const v1::JobParameters& request
   if (effective.format() == v1::OUTPUT_FORMAT_UNSPECIFIED) effective.set_format(v1::OUTPUT_FORMAT_MP4);
   LATENTD_RETURN_IF_ERROR(checkPrompt(effective, limits));
   LATENTD_RETURN_IF_ERROR(checkAllPresent(effective));
-  LATENTD_RETURN_IF_ERROR(checkFrames(effective.frames(), limits));
-  LATENTD_RETURN_IF_ERROR(checkSize(effective.width(), effective.height(), limits));
-  LATENTD_RETURN_IF_ERROR(checkSteps(effective.steps(), limits));
-  LATENTD_RETURN_IF_ERROR(checkNumbers(effective, limits));
+  LATENTD_RETURN_IF_ERROR(checkValues(effective, limits));
   LATENTD_RETURN_IF_ERROR(checkFormat(effective));
   return effective;
 }
@@ -226,6 +257,9 @@ Status validateSubmission(const v1::SubmitRequest& request) {
   if (request.priority() < -kPriorityMax || request.priority() > kPriorityMax) {
     return invalid("priority = {}: must be {} to {}; nearest: {}", request.priority(), -kPriorityMax, kPriorityMax,
                    std::clamp(request.priority(), -kPriorityMax, kPriorityMax));
+  }
+  if (request.retries() > kRetriesMax) {
+    return invalid("retries = {}: must be 0 to {}", request.retries(), kRetriesMax);
   }
   if (request.has_deadline()) LATENTD_RETURN_IF_ERROR(checkDuration("deadline", request.deadline()));
   if (request.has_stall_timeout()) LATENTD_RETURN_IF_ERROR(checkDuration("stall_timeout", request.stall_timeout()));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "proto/api.pb.h"
@@ -29,6 +30,11 @@ struct JobLimits {
 JobLimits mergeLimits(const std::vector<v1::ModelLimits>& stages, const config::Limits& limits,
                       const config::JobDefaults& defaults);
 v1::ModelLimits toProto(const JobLimits& limits);
+
+// Names of the parameters that a job needs and these lack, in the order of the API.
+std::vector<std::string> missingParameters(const v1::JobParameters& parameters);
+// Whether the defaults that there are would be accepted. INVALID_ARGUMENT has the field.
+Status checkDefaults(const JobLimits& limits);
 
 // The parameters a job will run with: every default filled in, `random_seed` where no seed is given. INVALID_ARGUMENT
 // names the field, its value and the nearest valid ones.

@@ -10,6 +10,8 @@ namespace latentd::supervisor {
 // A request id is an idempotency key, a UUID at most in practice; the bound keeps finished jobs small.
 constexpr size_t kRequestIdBytesMax = 128;
 constexpr int32_t kPriorityMax = 100;  // and -100; proto/api.proto
+// A job that has lost two workers is more likely their murderer than their victim.
+constexpr uint32_t kRetriesMax = 1;
 
 constexpr uint32_t kPageSizeDefault = 50;
 constexpr uint32_t kPageSizeMax = 1000;

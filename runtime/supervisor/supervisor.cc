@@ -31,6 +31,16 @@ Supervisor::Supervisor(Deps deps)
                 deps_.loop, deps_.spawner, *this),
       service_(deps_.loop, *this) {
   fleet_.connect(service_, launcher_);
+  std::vector<std::string> stages;
+  for (const config::GroupSpec& group : deps_.topology.groups) {
+    stages.push_back(group.name);
+    worker_metrics_.expect(group.name, group.ranks());
+  }
+  job_metrics_.expect(stages);
+  std::vector<std::string> edges;
+  for (const config::EdgeSpec& edge : deps_.topology.edges)
+    edges.push_back(edge.name);
+  edge_metrics_.expect(edges);
 }
 
 Supervisor::~Supervisor() {

@@ -80,6 +80,7 @@ class Supervisor final : public JobService, private FleetHost, private ControlHa
   void onFleetReady() override;
   void onGroupLost(GroupIndex group, const Status& cause) override;
   void onFleetFailed(const Status& cause) override;
+  std::string workOf(GroupIndex group) const override { return jobs_.dispatcher().describeWork(group); }
   void onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& event) override;
   // ---- ControlHandler, ExitObserver: the fleet's, and what follows from them
   void onEvent(ConnectionId connection, const internal::v1::WorkerEvent& event) override;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <google/protobuf/repeated_field.h>
+
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -32,7 +34,7 @@ struct WorkerRecord {
   internal::v1::PhaseProgress progress;
   internal::v1::Ready ready;
   uint64_t resident_bytes = 0;
-  uint64_t device_bytes = 0;
+  google::protobuf::RepeatedPtrField<internal::v1::DeviceMemory> device_memory;
 };
 
 // The ranks of one group. Owner: Group. Thread: the supervisor's loop. An impossible change aborts.

@@ -1,6 +1,6 @@
 #include "runtime/worker/edges.h"
 
-#include <atomic>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,13 +23,12 @@ void logFailure(const std::string& edge, const Status& status) {
 
 }  // namespace
 
-Edges::Edges(Rank rank, channel::Device device, std::shared_ptr<channel::Backend> backend, EventSink& events)
+Edges::Edges(Rank rank, const WorkerDevice& device, EventSink& events)
     : rank_(rank),
       device_(device),
       events_(events),
       channel_thread_(clock_, "channel"),
       blocking_thread_(clock_, "edges") {
-  context_.backend = std::move(backend);
   context_.loop = &channel_thread_.loop();
   context_.clock = &clock_;
 }
@@ -72,15 +71,21 @@ StatusOr<std::shared_ptr<Producer>> Edges::openProducer(const internal::v1::Open
     events_.post(std::move(event));
   };
   callbacks.on_failed = [edge = spec.edge](const Status& status) { logFailure(edge, status); };
-  return channel::openProducer(spec, rank_, command.socket_path(), context_, std::move(callbacks));
+  channel::ChannelContext context = context_;
+  LATENTD_ASSIGN_OR_RETURN(context.backend, device_.backend(command.channel().transport()));
+  return channel::openProducer(spec, rank_, command.socket_path(), context, std::move(callbacks));
 }
 
-StatusOr<std::shared_ptr<Consumer>> Edges::openConsumer(const internal::v1::OpenConsumer& command) {
+StatusOr<std::shared_ptr<Consumer>> Edges::openConsumer(const internal::v1::OpenConsumer& command,
+                                                        std::stop_token cancel) {
   const channel::ChannelSpec spec = fromProto(command.channel());
   channel::ConsumerCallbacks callbacks;
   callbacks.on_failed = [edge = spec.edge](const Status& status) { logFailure(edge, status); };
   const std::vector<std::string> addresses(command.socket_paths().begin(), command.socket_paths().end());
-  return channel::openConsumer(spec, rank_, addresses, device_, context_, std::move(callbacks));
+  channel::ChannelContext context = context_;
+  LATENTD_ASSIGN_OR_RETURN(context.backend, device_.backend(command.channel().transport()));
+  context.cancel = std::move(cancel);
+  return channel::openConsumer(spec, rank_, addresses, device_.device(), context, std::move(callbacks));
 }
 
 void Edges::open(const internal::v1::OpenProducer& command) {
@@ -97,9 +102,18 @@ void Edges::open(const internal::v1::OpenProducer& command) {
 }
 
 void Edges::open(const internal::v1::OpenConsumer& command) {
-  blocking_thread_.loop().post([this, command] {
-    auto consumer = openConsumer(command);
+  std::stop_source opening;
+  {
+    MutexLock lock(mutex_);
+    opening_.emplace(command.channel().channel_id(), opening);
+  }
+  blocking_thread_.loop().post([this, command, opening] {
+    auto consumer = openConsumer(command, opening.get_token());
     const internal::v1::ChannelSpec& spec = command.channel();
+    {
+      MutexLock lock(mutex_);
+      opening_.erase(spec.channel_id());
+    }
     Status status = consumer.status();
     if (status.ok()) {
       const std::chrono::milliseconds progress_timeout(spec.progress_timeout_ms());
@@ -157,18 +171,6 @@ void Edges::discard(const internal::v1::DiscardRefs& command) {
   }
 }
 
-void Edges::abort(const internal::v1::AbortRefs& command) {
-  const Status reason = fromProto(command.status());
-  for (const internal::v1::ArtifactRef& ref : command.refs()) {
-    const auto end = producer(ref.channel_id());
-    if (!end.ok()) continue;  // retired: the consumer is gone or knows
-    const Status status = (*end)->abort(SequenceNumber(ref.sequence()), reason);
-    if (!status.ok()) {
-      getLogger("edges")->debug("aborting {} of channel {}: {}", ref.sequence(), ref.channel_id(), status.ToString());
-    }
-  }
-}
-
 void Edges::fillStats(internal::v1::Heartbeat& heartbeat) {
   for (const auto& [id, end] : snapshot()) {
     internal::v1::EdgeStats& stats = *heartbeat.add_edges();
@@ -185,6 +187,14 @@ void Edges::fillStats(internal::v1::Heartbeat& heartbeat) {
         (*stats.mutable_discarded())[reason] = count;
     }
   }
+}
+
+uint64_t Edges::poolBytes() {
+  uint64_t bytes = 0;
+  for (const auto& [id, end] : snapshot()) {
+    if (end.producer != nullptr) bytes += end.producer->stats().pool_bytes;
+  }
+  return bytes;
 }
 
 // ---- retiring -----------------------------------------------------------------------------------------------
@@ -216,10 +226,25 @@ void Edges::retireNow(uint32_t channel_id) {
 }
 
 void Edges::retire(uint32_t channel_id) {
+  std::optional<std::stop_source> opening;
+  {
+    MutexLock lock(mutex_);
+    const auto found = opening_.find(channel_id);
+    if (found != opening_.end()) opening = found->second;
+  }
+  // Outside the lock: it wakes the thread that opens.
+  if (opening) opening->request_stop();
   blocking_thread_.loop().post([this, channel_id] { retireNow(channel_id); });
 }
 
 void Edges::closeAll(Clock::TimePoint deadline) {
+  std::map<uint32_t, std::stop_source> opening;
+  {
+    MutexLock lock(mutex_);
+    opening = opening_;
+  }
+  for (auto& [id, source] : opening)
+    source.request_stop();
   blocking_thread_.loop().runAndWait([&] {
     const std::map<uint32_t, End> ends = snapshot();
     for (const auto& [id, end] : ends) {

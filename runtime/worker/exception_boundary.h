@@ -13,7 +13,8 @@ struct GuardedResult {
 };
 
 // Runs stage code. This is the one place where torch's exceptions end: memory that ran out becomes RESOURCE_EXHAUSTED
-// with the sizes, any other exception INTERNAL with its text.
+// with the sizes, an error of a device what runtime/cuda/cuda_status makes of it (DATA_LOSS where the context is lost),
+// any other exception INTERNAL with its text.
 GuardedResult runGuarded(const std::function<Status()>& work);
 
 }  // namespace latentd::worker

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "runtime/base/event_loop.h"
 #include "runtime/worker/edges.h"
 #include "runtime/worker/event_sink.h"
@@ -12,7 +14,9 @@ namespace latentd::worker {
 // Owner: the worker. Thread: beats on the loop; construction and destruction on one other thread. Failure: none.
 class Heartbeat {
  public:
-  Heartbeat(EventLoop& loop, Clock::Duration interval, Edges& edges, StageExecutor& executor, EventSink& events);
+  // device: as in Load.
+  Heartbeat(EventLoop& loop, Clock::Duration interval, std::string device, Edges& edges, StageExecutor& executor,
+            EventSink& events);
   ~Heartbeat();
 
  private:
@@ -20,6 +24,7 @@ class Heartbeat {
 
   EventLoop& loop_;
   const Clock::Duration interval_;
+  const std::string device_;
   Edges& edges_;
   StageExecutor& executor_;
   EventSink& events_;

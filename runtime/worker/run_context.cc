@@ -44,14 +44,16 @@ Status StepContext::beginStep(uint32_t step, uint32_t steps) {
                                 std::to_string(steps));
   }
   entered_ = true;
-  step_started_ = std::chrono::steady_clock::now();
+  timer_.begin(step, std::chrono::steady_clock::now());
   return absl::OkStatus();
 }
 
 void StepContext::finishStep(uint32_t step, uint32_t steps) {
   const Clock::TimePoint now = std::chrono::steady_clock::now();
-  const std::chrono::duration<double> taken = now - step_started_;
-  if (command_.spans != nullptr) command_.spans->addStep(step, step_started_, now);
+  const std::chrono::duration<double> taken = timer_.finish(step, now);
+  if (command_.spans != nullptr) {
+    command_.spans->addStep(step, now - std::chrono::duration_cast<Clock::Duration>(taken), now);
+  }
   if (step_seconds_.size() < kStepTimesMax) step_seconds_.push_back(taken.count());
   noteProgress();
   internal::v1::WorkerEvent event;

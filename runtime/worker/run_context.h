@@ -12,6 +12,7 @@
 #include "runtime/worker/span_record.h"
 #include "runtime/worker/stall_clock.h"
 #include "stages/stage.h"
+#include "stages/step_timer.h"
 
 namespace latentd::worker {
 
@@ -55,7 +56,7 @@ class StepContext final : public stages::RunContext {
   stages::FrameSink* const without_ring_;
   uint32_t step_ = 0;
   bool entered_ = false;  // step_ was granted
-  Clock::TimePoint step_started_{};
+  stages::StepTimer timer_;
   std::vector<double> step_seconds_;
 };
 

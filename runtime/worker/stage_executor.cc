@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "runtime/worker/device_memory.h"
 #include "runtime/worker/process_memory.h"
 
 namespace latentd::worker {
@@ -34,9 +35,9 @@ StageExecutor::StageExecutor(const Environment& environment, StepGate gate, Star
                    .stall = &stall_,
                    .alone = environment.ranks == 1,
                    .trace_spans_max = environment.trace_spans_max},
+      device_(*environment.device),
       start_up_(std::move(start_up)),
       on_start_failed_(std::move(on_start_failed)),
-      receive_buffers_(std::make_unique<channel::BufferCache>(kIdleReceiveBytesMax)),
       thread_([this] { run(); }) {}
 
 StageExecutor::~StageExecutor() {
@@ -148,6 +149,8 @@ bool StageExecutor::join(Clock::TimePoint deadline) {
 
 void StageExecutor::run() {
   ::pthread_setname_np(::pthread_self(), "executor");
+  device_.enter();
+  receive_buffers_ = device_.makeAllocator(kIdleReceiveBytesMax);
   StatusOr<std::unique_ptr<stages::Stage>> stage = start_up_();
   if (stage.ok()) {
     runCommands(**stage);
@@ -191,8 +194,8 @@ void StageExecutor::execute(const StageCommand& command, stages::Stage& stage) {
   if (result.status.ok()) return;
   bool clean = result.clean;
   if (result.status.code() == absl::StatusCode::kResourceExhausted) {
-    receive_buffers_ = std::make_unique<channel::BufferCache>(kIdleReceiveBytesMax);
-    clean = clean && releaseAndProbe(kProbeBytes);
+    receive_buffers_ = device_.makeAllocator(kIdleReceiveBytesMax);
+    clean = clean && releaseAndProbe(kProbeBytes) && releaseAndProbeDevices(kProbeBytes);
   }
   if (!clean) {
     Commands queued;

@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "channel/buffer_cache.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/step_gate.h"
 #include "runtime/worker/stage_run.h"
+#include "runtime/worker/worker_device.h"
 
 namespace latentd::worker {
 
@@ -32,9 +32,10 @@ class StageExecutor {
   using StartUp = std::function<StatusOr<std::unique_ptr<stages::Stage>>()>;
 
   struct Environment {
-    ChannelTable* channels = nullptr;  // these three outlive the executor
+    ChannelTable* channels = nullptr;  // these four outlive the executor
     EventSink* events = nullptr;
     DescriptorInbox* descriptors = nullptr;
+    const WorkerDevice* device = nullptr;
     uint32_t ranks = 1;            // of the group
     uint32_t trace_spans_max = 0;  // of a command
   };
@@ -71,6 +72,7 @@ class StageExecutor {
   StepGate gate_;
   StallClock stall_;
   RunEnvironment environment_;
+  const WorkerDevice& device_;
   const StartUp start_up_;
   const std::function<void(const Status&)> on_start_failed_;
 
@@ -84,7 +86,7 @@ class StageExecutor {
   bool ended_ GUARDED_BY(mutex_) = false;
 
   // The executor's thread only.
-  std::unique_ptr<channel::BufferCache> receive_buffers_;
+  std::unique_ptr<channel::Allocator> receive_buffers_;
   std::thread thread_;  // last: it uses all of the above
 };
 

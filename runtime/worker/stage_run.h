@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "channel/buffer_cache.h"
+#include "channel/channel.h"
 #include "proto/worker.pb.h"
 #include "runtime/base/step_gate.h"
 #include "runtime/worker/channel_table.h"

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/base/status_field.h"
 #include "runtime/worker/exception_boundary.h"
 #include "runtime/worker/proto_convert.h"
 
@@ -40,24 +41,32 @@ class PhaseReporter {
   SteadyTime::time_point next_{};
 };
 
-StatusOr<stages::LoadContext> contextOf(const internal::v1::Load& load) {
-  stages::LoadContext context;
-  context.model_dir = load.model_dir();
-  context.device = load.device();
-  context.dtype = static_cast<DType>(load.dtype());
-  if (byteSize(context.dtype) == 0) {
-    return absl::InvalidArgumentError("group " + load.group() + ": dtype " + std::to_string(load.dtype()) +
-                                      " is unknown; float32 is one that is known");
-  }
-  context.options.insert(load.stage_options().begin(), load.stage_options().end());
-  return context;
-}
-
 double secondsBetween(SteadyTime::time_point from, SteadyTime::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
 }  // namespace
+
+void fill(const stages::Stage& stage, internal::v1::Ready& ready) {
+  *ready.mutable_limits() = toProto(stage.limits());
+  for (const stages::MethodSpec& method : stage.methods())
+    *ready.add_methods() = toProto(method);
+  ready.set_weight_bytes(stage.weightBytes());
+}
+
+StatusOr<stages::LoadContext> loadContextOf(const internal::v1::Load& load) {
+  stages::LoadContext context;
+  context.model_dir = load.model_dir();
+  context.device = load.device();
+  context.dtype = static_cast<DType>(load.dtype());
+  if (byteSize(context.dtype) == 0) {
+    return atField(absl::InvalidArgumentError("group " + load.group() + ": dtype " + std::to_string(load.dtype()) +
+                                              " is unknown; float32 is one that is known"),
+                   "dtype");
+  }
+  context.options.insert(load.stage_options().begin(), load.stage_options().end());
+  return context;
+}
 
 StatusOr<std::unique_ptr<stages::Stage>> startStage(const stages::StageRegistry& registry,
                                                     const internal::v1::Load& load, EventSink& events) {
@@ -66,7 +75,7 @@ StatusOr<std::unique_ptr<stages::Stage>> startStage(const stages::StageRegistry&
   internal::v1::Ready& ready = *ready_event.mutable_ready();
   const GuardedResult started = runGuarded([&] {
     if (load.threads() > 0) at::set_num_threads(static_cast<int>(load.threads()));
-    LATENTD_ASSIGN_OR_RETURN(stages::LoadContext context, contextOf(load));
+    LATENTD_ASSIGN_OR_RETURN(stages::LoadContext context, loadContextOf(load));
     LATENTD_ASSIGN_OR_RETURN(stage, registry.create(load.stage()));
     PhaseReporter loading(events, "loading");
     context.progress = [&](double fraction, const std::string& detail) { loading.report(fraction, detail); };
@@ -81,10 +90,7 @@ StatusOr<std::unique_ptr<stages::Stage>> startStage(const stages::StageRegistry&
     warming_up.report(1, load.stage());
     ready.set_load_seconds(secondsBetween(begun, loaded));
     ready.set_warm_up_seconds(secondsBetween(loaded, SteadyTime::now()));
-    *ready.mutable_limits() = toProto(stage->limits());
-    for (const stages::MethodSpec& method : stage->methods())
-      *ready.add_methods() = toProto(method);
-    ready.set_weight_bytes(stage->weightBytes());
+    fill(*stage, ready);
     return absl::OkStatus();
   });
   LATENTD_RETURN_IF_ERROR(started.status);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "channel/backend_factory.h"
 #include "runtime/base/log.h"
 #include "runtime/worker/proto_convert.h"
 #include "runtime/worker/stage_startup.h"
@@ -116,13 +115,15 @@ Status Worker::load(const internal::v1::Load& load) {
                                       ", this worker is " + options_.group + "/" + std::to_string(options_.rank.value));
   }
   LATENTD_ASSIGN_OR_RETURN(const channel::Device device, parseDevice(load.device()));
-  LATENTD_ASSIGN_OR_RETURN(std::shared_ptr<channel::Backend> backend, channel::makeBackend("shm"));
+  const std::chrono::milliseconds device_timeout(load.device_timeout_ms());
+  LATENTD_ASSIGN_OR_RETURN(device_, WorkerDevice::open(device, device_timeout));
   LATENTD_ASSIGN_OR_RETURN(StepGate gate, makeGate(load));
-  edges_ = std::make_unique<Edges>(options_.rank, device, std::move(backend), events_);
+  edges_ = std::make_unique<Edges>(options_.rank, *device_, events_);
   StageExecutor::Environment environment;
   environment.channels = edges_.get();
   environment.events = &events_;
   environment.descriptors = &descriptors_;
+  environment.device = device_.get();
   environment.ranks = std::max(load.world_size(), 1u);
   environment.trace_spans_max = load.trace_spans_max();
   executor_ = std::make_unique<StageExecutor>(
@@ -130,7 +131,7 @@ Status Worker::load(const internal::v1::Load& load) {
       [this](const Status& status) { fatal(status); });
   const std::chrono::milliseconds interval(load.heartbeat_interval_ms());
   heartbeat_ = std::make_unique<Heartbeat>(service_.loop(), interval.count() > 0 ? interval : kHeartbeatDefault,
-                                           *edges_, *executor_, events_);
+                                           load.device(), *edges_, *executor_, events_);
   return absl::OkStatus();
 }
 
@@ -148,8 +149,6 @@ void Worker::dispatch(WorkerCommand command) {
       return executor_->cancel(command.cancel().job_id());
     case WorkerCommand::kDiscardRefs:
       return edges_->discard(command.discard_refs());
-    case WorkerCommand::kAbortRefs:
-      return edges_->abort(command.abort_refs());
     default:
       getLogger("worker")->error("unknown command {}: latentd and latent-worker are of different versions",
                                  static_cast<int>(command.command_case()));

@@ -15,6 +15,7 @@
 #include "runtime/worker/heartbeat.h"
 #include "runtime/worker/lifeline.h"
 #include "runtime/worker/stage_executor.h"
+#include "runtime/worker/worker_device.h"
 #include "stages/stage_registry.h"
 
 namespace latentd::worker {
@@ -93,6 +94,7 @@ class Worker {
   Mutex command_mutex_;
   bool ending_ GUARDED_BY(command_mutex_) = false;
   // Made by Load. In this order: the executor uses the edges, the heartbeat both.
+  std::unique_ptr<WorkerDevice> device_;
   std::unique_ptr<Edges> edges_;
   std::unique_ptr<StageExecutor> executor_;
   std::unique_ptr<Heartbeat> heartbeat_;

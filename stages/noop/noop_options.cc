@@ -1,22 +1,18 @@
 #include "stages/noop/noop_options.h"
 
-#include <charconv>
-#include <functional>
-#include <optional>
 #include <sstream>
+#include <utility>
 
 namespace latentd::stages {
 namespace {
 
 using Options = NoopOptions;
+using Table = OptionTable<Options>;
 
-std::optional<int64_t> parseInteger(const std::string& text, int64_t low, int64_t high) {
-  int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || value < low || value > high) return std::nullopt;
-  return value;
-}
+constexpr int64_t kBytesMax = int64_t{1} << 40;
+constexpr int64_t kCountMax = 1'000'000;
+constexpr int64_t kLeavesMax = 256;      // of the same order as the tensors of a real artifact
+constexpr int64_t kTimeMax = 3'600'000;  // an hour
 
 std::vector<std::string> splitAtCommas(const std::string& text) {
   std::vector<std::string> parts;
@@ -27,89 +23,75 @@ std::vector<std::string> splitAtCommas(const std::string& text) {
   return parts;
 }
 
-// One key: how its text becomes a field. False: the text is none of `valid`.
-struct Key {
-  std::string valid;
-  std::function<bool(Options&, const std::string&)> set;
-};
-
-template <class Field>
-Key integerKey(Field Options::*field, int64_t low, int64_t high) {
-  return {"an integer from " + std::to_string(low) + " to " + std::to_string(high),
+Option<Options> textOption(std::string name, std::string Options::*field, std::string fallback, std::string meaning) {
+  return {{std::move(name), "any text", std::move(fallback), std::move(meaning)},
           [=](Options& options, const std::string& text) {
-            const auto value = parseInteger(text, low, high);
-            if (value) options.*field = static_cast<Field>(*value);
-            return value.has_value();
-          }};
-}
-
-Key textKey(std::string Options::*field) {
-  return {"any text", [=](Options& options, const std::string& text) {
             options.*field = text;
             return true;
           }};
 }
 
-std::map<std::string, Key> makeKeys() {
-  constexpr int64_t kBytesMax = int64_t{1} << 40;
-  constexpr int64_t kCountMax = 1'000'000;
-  constexpr int64_t kLeavesMax = 256;      // of the same order as the tensors of a real artifact
-  constexpr int64_t kTimeMax = 3'600'000;  // an hour
-  return {
-      {"bytes", integerKey(&Options::bytes, 1, kBytesMax)},
-      {"bytes_per_frame", integerKey(&Options::bytes_per_frame, 0, kBytesMax)},
-      {"leaves", integerKey(&Options::leaves, 1, kLeavesMax)},
-      {"dtype",
-       {"a dtype such as float32, bfloat16, uint8",
-        [](Options& options, const std::string& text) {
-          options.dtype = parseDType(text).value_or(DType::kInvalid);
-          return options.dtype != DType::kInvalid;
-        }}},
-      {"steps", integerKey(&Options::steps, 0, kCountMax)},
-      {"step_ms", integerKey(&Options::step_time, 0, kTimeMax)},
-      {"load_ms", integerKey(&Options::load_time, 0, kTimeMax)},
-      {"warm_up_ms", integerKey(&Options::warm_up_time, 0, kTimeMax)},
-      {"frames", integerKey(&Options::frames, 0, kCountMax)},
-      {"weight_bytes", integerKey(&Options::weight_bytes, 0, kBytesMax)},
-      {"input_keys",
-       {"names separated by commas",
-        [](Options& options, const std::string& text) {
-          options.input_keys = splitAtCommas(text);
-          return !options.input_keys.empty();
-        }}},
-      {"output_key", textKey(&Options::output_key)},
-      {"fail_at_step", integerKey(&Options::fail_at_step, -1, kCountMax)},
-      {"crash_at_step", integerKey(&Options::crash_at_step, -1, kCountMax)},
-      {"allocate_bytes", integerKey(&Options::allocate_bytes, 0, kBytesMax)},
-      {"only_prompt", textKey(&Options::only_prompt)},
-      {"fail_load",
-       {"true or false",
-        [](Options& options, const std::string& text) {
-          options.fail_load = text == "true";
-          return text == "true" || text == "false";
-        }}},
-  };
+void addPayload(Table& table) {
+  table.push_back(integerOption("bytes", &Options::bytes, 1, kBytesMax, "65536",
+                                "Bytes of one output, all leaves together, rounded down to whole elements."));
+  table.push_back(integerOption("bytes_per_frame", &Options::bytes_per_frame, 0, kBytesMax, "0",
+                                "Added to bytes for each frame of the job."));
+  table.push_back(integerOption("leaves", &Options::leaves, 1, kLeavesMax, "1", "Tensors in one output."));
+  table.push_back({{"dtype", "a dtype such as float32, bfloat16, uint8", "the group's", "Of the output's elements."},
+                   [](Options& options, const std::string& text) {
+                     options.dtype = parseDType(text).value_or(DType::kInvalid);
+                     return options.dtype != DType::kInvalid;
+                   }});
+  table.push_back({{"input_keys", "names separated by commas", "payload", "What relay and sink need."},
+                   [](Options& options, const std::string& text) {
+                     options.input_keys = splitAtCommas(text);
+                     return !options.input_keys.empty();
+                   }});
+  table.push_back(textOption("output_key", &Options::output_key, "payload", "What source and relay return."));
+  table.push_back(
+      integerOption("frames", &Options::frames, 0, kCountMax, "0", "What sink emits; 0 takes the job's frames."));
+}
+
+void addEffort(Table& table) {
+  table.push_back(integerOption("steps", &Options::steps, 0, kCountMax, "1", "Per run; 0 takes the job's steps."));
+  table.push_back(integerOption("step_ms", &Options::step_time, 0, kTimeMax, "0",
+                                "Milliseconds of processor time that a step burns."));
+  table.push_back(integerOption("load_ms", &Options::load_time, 0, kTimeMax, "0", "The same for the load."));
+  table.push_back(integerOption("warm_up_ms", &Options::warm_up_time, 0, kTimeMax, "0", "The same for the warm-up."));
+  table.push_back(integerOption("weight_bytes", &Options::weight_bytes, 0, kBytesMax, "0",
+                                "Memory that the load takes and keeps."));
+}
+
+void addFaults(Table& table) {
+  table.push_back(integerOption("fail_at_step", &Options::fail_at_step, -1, kCountMax, "-1",
+                                "Step that fails with INTERNAL; -1: none."));
+  table.push_back(integerOption("crash_at_step", &Options::crash_at_step, -1, kCountMax, "-1",
+                                "Step that ends the process with SIGSEGV; -1: none."));
+  table.push_back(integerOption("allocate_bytes", &Options::allocate_bytes, 0, kBytesMax, "0",
+                                "Taken and touched in step 0, given back at the end of the run."));
+  table.push_back(textOption("only_prompt", &Options::only_prompt, "",
+                             "Faults and allocation hit only jobs whose prompt contains this."));
+  table.push_back({{"fail_load", "true or false", "false", "The load fails with FAILED_PRECONDITION."},
+                   [](Options& options, const std::string& text) {
+                     options.fail_load = text == "true";
+                     return text == "true" || text == "false";
+                   }});
 }
 
 }  // namespace
 
+OptionTable<NoopOptions> noopOptionTable() {
+  Table table;
+  addPayload(table);
+  addEffort(table);
+  addFaults(table);
+  return table;
+}
+
 StatusOr<NoopOptions> parseNoopOptions(const std::map<std::string, std::string>& options, DType group_dtype) {
-  const std::map<std::string, Key> keys = makeKeys();
-  NoopOptions parsed;
-  parsed.dtype = group_dtype;
-  for (const auto& [name, text] : options) {
-    const auto key = keys.find(name);
-    if (key == keys.end()) {
-      std::string known;
-      for (const auto& [other, unused] : keys)
-        known += (known.empty() ? "" : ", ") + other;
-      return absl::InvalidArgumentError("stage noop has no option \"" + name + "\"; it has: " + known);
-    }
-    if (!key->second.set(parsed, text)) {
-      return absl::InvalidArgumentError("option " + name + ": \"" + text + "\" is not " + key->second.valid);
-    }
-  }
-  return parsed;
+  NoopOptions defaults;
+  defaults.dtype = group_dtype;
+  return parseOptions("noop", noopOptionTable(), options, std::move(defaults));
 }
 
 }  // namespace latentd::stages

@@ -8,7 +8,10 @@
 #include <ctime>
 #include <utility>
 
+#include "stages/device/step_pacer.h"
+#include "stages/device/transfer.h"
 #include "stages/scalar_type.h"
+#include "stages/stage_checks.h"
 
 namespace latentd::stages {
 namespace {
@@ -36,34 +39,18 @@ void burn(Milliseconds time) {
   }
 }
 
-at::Tensor filled(at::IntArrayRef shape, int64_t value, DType dtype) {
-  return at::full(shape, value, at::TensorOptions().dtype(toScalarType(dtype)));
+at::Tensor filled(at::IntArrayRef shape, int64_t value, DType dtype, at::Device device) {
+  return at::full(shape, value, at::TensorOptions().dtype(toScalarType(dtype)).device(device));
 }
 
-// Looks at every kStride-th element and the last: enough to catch a slice that was not copied or is another job's.
-bool holdsOnly(const at::Tensor& leaf, int64_t value) {
+// Whether every kStride-th element and the last are the value: enough to catch a slice that was not copied or is
+// another job's. One boolean on the leaf's device.
+at::Tensor holdsOnly(const at::Tensor& leaf, int64_t value) {
   constexpr int64_t kStride = 1021;  // prime, so that no row length hides behind it
   const at::Tensor flat = leaf.reshape({-1});
   const int64_t count = flat.numel();
-  const auto matches = [&](int64_t index) { return flat[index].item().toLong() == value; };
-  for (int64_t index = 0; index < count; index += std::max<int64_t>(kStride, count / 64)) {
-    if (!matches(index)) return false;
-  }
-  return count == 0 || matches(count - 1);
-}
-
-Status checkLeaves(const TensorTree& payload, uint64_t seed, const std::string& key) {
-  uint64_t leaf_index = 0;
-  Status status;
-  payload.forEachLeaf([&](const at::Tensor& leaf) {
-    const int64_t expected = noopValue(toDType(leaf.scalar_type()), seed, leaf_index);
-    if (status.ok() && !holdsOnly(leaf, expected)) {
-      status = absl::DataLossError("input \"" + key + "\", leaf " + std::to_string(leaf_index) + " of seed " +
-                                   std::to_string(seed) + " is not all " + std::to_string(expected));
-    }
-    ++leaf_index;
-  });
-  return status;
+  const at::Tensor sample = flat.slice(0, 0, count, std::max<int64_t>(kStride, count / 64));
+  return sample.eq(value).all().logical_and(flat.slice(0, std::max<int64_t>(count - 1, 0)).eq(value).all());
 }
 
 }  // namespace
@@ -74,13 +61,15 @@ int64_t noopValue(DType dtype, uint64_t seed, uint64_t leaf) {
 
 Status NoopStage::load(const LoadContext& context) {
   LATENTD_ASSIGN_OR_RETURN(options_, parseNoopOptions(context.options, context.dtype));
+  LATENTD_ASSIGN_OR_RETURN(device_, computeDevice(context));
+  if (context.check_only) return absl::OkStatus();
   constexpr int kParts = 10;
   for (int part = 0; part < kParts; ++part) {
     context.progress(static_cast<double>(part) / kParts, "part " + std::to_string(part + 1) + " of 10");
     burn(options_.load_time / kParts);
   }
   if (options_.fail_load) return absl::FailedPreconditionError("stage noop: option fail_load is true");
-  weights_ = filled({static_cast<int64_t>(options_.weight_bytes)}, 1, DType::kUInt8);
+  weights_ = filled({static_cast<int64_t>(options_.weight_bytes)}, 1, DType::kUInt8, device_);
   return absl::OkStatus();
 }
 
@@ -97,21 +86,31 @@ std::vector<MethodSpec> NoopStage::methods() const {
   };
 }
 
-Status NoopStage::runSteps(const SamplingParameters& parameters, RunContext& context) const {
+Status NoopStage::runSteps(const SamplingParameters& parameters, RunContext& context,
+                           const std::vector<LeafCheck>& checks) const {
   const bool faulty = parameters.prompt.find(options_.only_prompt) != std::string::npos;
   const uint32_t steps = std::max(options_.steps != 0 ? options_.steps : parameters.steps, 1u);
   at::Tensor ballast;
+  StepPacer pacer(context, device_, steps);
   for (uint32_t step = 0; step < steps; ++step) {
-    LATENTD_RETURN_IF_ERROR(context.beginStep(step, steps));
+    LATENTD_RETURN_IF_ERROR(pacer.begin(step));
     if (faulty && step == 0 && options_.allocate_bytes > 0) {
-      ballast = filled({static_cast<int64_t>(options_.allocate_bytes)}, 1, DType::kUInt8);
+      ballast = filled({static_cast<int64_t>(options_.allocate_bytes)}, 1, DType::kUInt8, device_);
     }
     burn(options_.step_time);
     if (faulty && step == options_.crash_at_step) ::raise(SIGSEGV);
     if (faulty && step == options_.fail_at_step) {
       return absl::InternalError("stage noop: option fail_at_step is " + std::to_string(options_.fail_at_step));
     }
-    context.finishStep(step, steps);
+    LATENTD_RETURN_IF_ERROR(
+        pacer.submitted([&checks, step] { return step == 0 ? verdict(checks) : absl::OkStatus(); }));
+  }
+  return pacer.finish();
+}
+
+Status NoopStage::verdict(const std::vector<LeafCheck>& checks) {
+  for (const LeafCheck& check : checks) {
+    if (!check.passed.item<bool>()) return absl::DataLossError(check.what);
   }
   return absl::OkStatus();
 }
@@ -123,7 +122,7 @@ TensorTree NoopStage::makePayload(const SamplingParameters& parameters) const {
   TensorTree::List leaves;
   for (uint32_t leaf = 0; leaf < options_.leaves; ++leaf) {
     const int64_t value = noopValue(options_.dtype, parameters.seed, leaf);
-    leaves.items.emplace_back(filled({elements}, value, options_.dtype));
+    leaves.items.push_back(TensorTree::Value(filled({elements}, value, options_.dtype, device_)));
   }
   TensorTree::Dict payload;
   payload.entries.emplace_back("step_count", TensorTree(int64_t{options_.steps}));
@@ -132,15 +131,22 @@ TensorTree NoopStage::makePayload(const SamplingParameters& parameters) const {
   return TensorTree(std::move(payload));
 }
 
-StatusOr<TensorTree> NoopStage::checkedInput(const SamplingParameters& parameters, const TensorTree& inputs) const {
-  const TensorTree* first = nullptr;
+StatusOr<NoopStage::Input> NoopStage::takeInput(const SamplingParameters& parameters, const TensorTree& inputs) const {
+  Input taken;
   for (const std::string& key : options_.input_keys) {
     const TensorTree* input = inputs.find(key);
     if (input == nullptr) return absl::InvalidArgumentError("stage noop: input \"" + key + "\" is missing");
-    LATENTD_RETURN_IF_ERROR(checkLeaves(*input, parameters.seed, key));
-    if (first == nullptr) first = input;
+    uint64_t leaf_index = 0;
+    input->forEachLeaf([&](const at::Tensor& leaf) {
+      const int64_t expected = noopValue(toDType(leaf.scalar_type()), parameters.seed, leaf_index);
+      taken.checks.push_back({toPinnedHost(holdsOnly(leaf, expected)),
+                              "input \"" + key + "\", leaf " + std::to_string(leaf_index) + " of seed " +
+                                  std::to_string(parameters.seed) + " is not all " + std::to_string(expected)});
+      ++leaf_index;
+    });
+    if (key == options_.input_keys.front()) taken.payload = *input;
   }
-  return *first;
+  return taken;
 }
 
 Status NoopStage::emitFrames(const SamplingParameters& parameters, RunContext& context) const {
@@ -158,15 +164,15 @@ StatusOr<TensorTree> NoopStage::run(const std::string& method, const SamplingPar
                                     const TensorTree& inputs, RunContext& context) {
   TensorTree::Dict outputs;
   if (method == "source") {
-    LATENTD_RETURN_IF_ERROR(runSteps(parameters, context));
+    LATENTD_RETURN_IF_ERROR(runSteps(parameters, context, {}));
     outputs.entries.emplace_back(options_.output_key, makePayload(parameters));
   } else if (method == "relay") {
-    LATENTD_ASSIGN_OR_RETURN(TensorTree payload, checkedInput(parameters, inputs));
-    LATENTD_RETURN_IF_ERROR(runSteps(parameters, context));
-    outputs.entries.emplace_back(options_.output_key, std::move(payload));
+    LATENTD_ASSIGN_OR_RETURN(Input input, takeInput(parameters, inputs));
+    LATENTD_RETURN_IF_ERROR(runSteps(parameters, context, input.checks));
+    outputs.entries.emplace_back(options_.output_key, std::move(input.payload));
   } else if (method == "sink") {
-    LATENTD_RETURN_IF_ERROR(checkedInput(parameters, inputs).status());
-    LATENTD_RETURN_IF_ERROR(runSteps(parameters, context));
+    LATENTD_ASSIGN_OR_RETURN(const Input input, takeInput(parameters, inputs));
+    LATENTD_RETURN_IF_ERROR(runSteps(parameters, context, input.checks));
     LATENTD_RETURN_IF_ERROR(emitFrames(parameters, context));
   } else {
     return absl::NotFoundError("stage noop: method \"" + method + "\" is none of source, relay, sink");

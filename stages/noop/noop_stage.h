@@ -19,18 +19,33 @@ class NoopStage final : public Stage {
   Status load(const LoadContext& context) override;
   Status warmUp() override;
   std::vector<MethodSpec> methods() const override;
+  std::vector<OptionSpec> options() const override { return describeOptions(noopOptionTable()); }
   ModelLimits limits() const override { return {}; }
   uint64_t weightBytes() const override { return options_.weight_bytes; }
   StatusOr<TensorTree> run(const std::string& method, const SamplingParameters& parameters, const TensorTree& inputs,
                            RunContext& context) override;
 
  private:
-  Status runSteps(const SamplingParameters& parameters, RunContext& context) const;
-  StatusOr<TensorTree> checkedInput(const SamplingParameters& parameters, const TensorTree& inputs) const;
+  // That a leaf holds what the source wrote; known once what was submitted before is complete.
+  struct LeafCheck {
+    at::Tensor passed;  // one boolean, on the host
+    std::string what;   // of the failure
+  };
+  struct Input {
+    TensorTree payload;
+    std::vector<LeafCheck> checks;
+  };
+
+  // The checks are judged when the first step is complete.
+  Status runSteps(const SamplingParameters& parameters, RunContext& context,
+                  const std::vector<LeafCheck>& checks) const;
+  static Status verdict(const std::vector<LeafCheck>& checks);
+  StatusOr<Input> takeInput(const SamplingParameters& parameters, const TensorTree& inputs) const;
   TensorTree makePayload(const SamplingParameters& parameters) const;
   Status emitFrames(const SamplingParameters& parameters, RunContext& context) const;
 
   NoopOptions options_;
+  at::Device device_ = at::kCPU;
   at::Tensor weights_;
 };
 

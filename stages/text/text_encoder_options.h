@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/base/status.h"
+#include "stages/option_table.h"
 #include "stages/text/prompt_clean.h"
 
 namespace latentd::stages {
@@ -20,6 +21,8 @@ struct TextEncoderOptions {
   // published models (512 x 4096, bfloat16).
   size_t negative_cache = 8;
 };
+
+OptionTable<TextEncoderOptions> textEncoderOptionTable();
 
 // INVALID_ARGUMENT names the key, the value and what is valid.
 StatusOr<TextEncoderOptions> parseTextEncoderOptions(const std::map<std::string, std::string>& options);

@@ -5,7 +5,8 @@
 
 #include <algorithm>
 
-#include "stages/scalar_type.h"
+#include "stages/device/step_pacer.h"
+#include "stages/stage_checks.h"
 #include "stages/weights/model_config.h"
 
 namespace latentd::stages {
@@ -19,29 +20,22 @@ constexpr int64_t kRows = 512;
 
 Status checkComponent(const std::string& model_dir) {
   LATENTD_ASSIGN_OR_RETURN(ModelConfig index, ModelConfig::read(model_dir + "/model_index.json"));
-  const std::optional<std::string> component = index.componentClass("text_encoder");
-  LATENTD_RETURN_IF_ERROR(index.status());
-  if (component == "UMT5EncoderModel") return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format("{}: text_encoder is {}, this stage serves UMT5EncoderModel only",
-                                                   index.path(), component.value_or("absent")));
+  return checkComponentClass(index, "text_encoder", "UMT5EncoderModel");
 }
 
 }  // namespace
 
 Status TextEncoderStage::load(const LoadContext& context) {
   LATENTD_ASSIGN_OR_RETURN(options_, parseTextEncoderOptions(context.options));
+  LATENTD_ASSIGN_OR_RETURN(const ComputeTarget target, computeTarget(context));
   LATENTD_RETURN_IF_ERROR(checkComponent(context.model_dir));
-  const at::ScalarType dtype = toScalarType(context.dtype);
-  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) {
-    return absl::InvalidArgumentError(fmt::format("dtype {}: a text encoder computes in float32, bfloat16 or float16",
-                                                  latentd::toString(context.dtype)));
-  }
   LATENTD_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::load(context.model_dir + "/tokenizer"));
   const std::string directory = context.model_dir + "/text_encoder";
-  LATENTD_ASSIGN_OR_RETURN(encoder_, Umt5Encoder::load(directory, {.dtype = dtype,
-                                                                   .device = at::Device(context.device),
+  LATENTD_ASSIGN_OR_RETURN(encoder_, Umt5Encoder::load(directory, {.dtype = target.dtype,
+                                                                   .device = target.device,
                                                                    .length_max = kRows,
-                                                                   .progress = context.progress}));
+                                                                   .progress = context.progress,
+                                                                   .check_only = context.check_only}));
   if (tokenizer_->idsEnd() > encoder_->config().vocab_size) {
     return absl::InvalidArgumentError(fmt::format("{}: vocab_size is {}, but the tokenizer has ids up to {}", directory,
                                                   encoder_->config().vocab_size, tokenizer_->idsEnd() - 1));
@@ -74,7 +68,8 @@ StatusOr<TensorTree> TextEncoderStage::run(const std::string& method, const Samp
   }
   LATENTD_RETURN_IF_ERROR(checkPrompt(parameters.prompt, "prompt", options_.prompt_bytes_max));
   LATENTD_RETURN_IF_ERROR(checkPrompt(parameters.negative_prompt, "negative_prompt", options_.prompt_bytes_max));
-  LATENTD_RETURN_IF_ERROR(context.beginStep(0, 1));
+  StepPacer pacer(context, encoder_->device(), 1);
+  LATENTD_RETURN_IF_ERROR(pacer.begin(0));
   TensorTree::Dict embeds;
   LATENTD_ASSIGN_OR_RETURN(at::Tensor prompt, embed(parameters.prompt));
   embeds.entries.emplace_back(kPromptEmbeds, TensorTree::Value(std::move(prompt)));
@@ -84,7 +79,8 @@ StatusOr<TensorTree> TextEncoderStage::run(const std::string& method, const Samp
     negative = TensorTree::Value(std::move(embedded));
   }
   embeds.entries.emplace_back(kNegativePromptEmbeds, std::move(negative));
-  context.finishStep(0, 1);
+  LATENTD_RETURN_IF_ERROR(pacer.submitted());
+  LATENTD_RETURN_IF_ERROR(pacer.finish());
   return TensorTree(TensorTree::Value(std::move(embeds)));
 }
 

@@ -28,6 +28,7 @@ class TextEncoderStage final : public Stage {
   Status load(const LoadContext& context) override;
   Status warmUp() override;
   std::vector<MethodSpec> methods() const override;
+  std::vector<OptionSpec> options() const override { return describeOptions(textEncoderOptionTable()); }
   ModelLimits limits() const override;
   uint64_t weightBytes() const override;
   StatusOr<TensorTree> run(const std::string& method, const SamplingParameters& parameters, const TensorTree& inputs,

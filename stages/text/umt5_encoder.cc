@@ -26,6 +26,8 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "stages/device/numerics.h"
+#include "stages/device/transfer.h"
 
 namespace latentd::stages {
 namespace {
@@ -59,8 +61,9 @@ bool isReduced(at::ScalarType type) { return type == at::kHalf || type == at::kB
 at::Tensor clampHalf(const at::Tensor& hidden) {
   if (hidden.scalar_type() != at::kHalf) return hidden;
   constexpr double kHalfMax = 65504;
-  const double limit = at::isinf(hidden).any().item<bool>() ? kHalfMax - 1000 : kHalfMax;
-  return at::clamp(hidden, -limit, limit);
+  // A tensor, so that the host need not wait for a device to know it.
+  const at::Tensor limit = at::where(at::isinf(hidden).any(), kHalfMax - 1000, kHalfMax);
+  return at::clamp(hidden, limit.neg(), limit);
 }
 
 // x *= factor, with the factor in the precision of the computation as in Python. The overload for scalars would round
@@ -101,22 +104,21 @@ at::Tensor positionBias(const at::Tensor& by_distance, int64_t length) {
 StatusOr<Umt5Encoder> Umt5Encoder::load(const std::string& directory, const Options& options) {
   Umt5Encoder encoder;
   encoder.options_ = options;
+  useReferenceNumerics(options.device, AttentionShapes::kMany);
   LATENTD_ASSIGN_OR_RETURN(encoder.config_, readUmt5Config(directory + "/config.json"));
-  LATENTD_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::open(directory, options.progress));
+  LATENTD_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::open(directory, options.progress, options.check_only));
   const Umt5Config& config = encoder.config_;
   const char* embedding = reader.has(kEmbedding) ? kEmbedding : kEmbeddingCopy;
-  encoder.embedding_ = reader.take(embedding, {config.vocab_size, config.d_model}, options.dtype);
+  encoder.embedding_ = reader.take(embedding, {config.vocab_size, config.d_model}, options.dtype, options.device);
   const at::Tensor buckets = relativePositionBuckets(config, options.length_max);
   for (int64_t i = 0; i < config.layers; ++i) {
     Layer layer = encoder.takeLayer(reader, i, buckets);
-    if (!layer.position_bias.defined()) break;  // finish() says why
+    if (!layer.position_bias.defined() && !options.check_only) break;  // finish() says why
     encoder.layers_.push_back(std::move(layer));
   }
-  encoder.final_norm_ = reader.take("encoder.final_layer_norm.weight", {config.d_model}, options.dtype);
+  encoder.final_norm_ = reader.take("encoder.final_layer_norm.weight", {config.d_model}, options.dtype, options.device);
   LATENTD_RETURN_IF_ERROR(reader.finish({kEmbeddingCopy}));
   encoder.weight_bytes_ = reader.takenBytes();
-  encoder.embedding_ = encoder.embedding_.to(options.device);
-  encoder.final_norm_ = encoder.final_norm_.to(options.device);
   return encoder;
 }
 
@@ -125,8 +127,7 @@ Umt5Encoder::Layer Umt5Encoder::takeLayer(WeightReader& reader, int64_t index, c
   const int64_t inner = config_.heads * config_.d_kv;
   // Undefined after a problem, which reader.finish() tells.
   const auto take = [&](const char* name, std::vector<int64_t> shape, at::ScalarType dtype) {
-    const at::Tensor weight = reader.take(prefix + name + ".weight", shape, dtype);
-    return weight.defined() ? weight.to(options_.device) : weight;
+    return reader.take(prefix + name + ".weight", shape, dtype, options_.device);
   };
   const at::ScalarType dtype = options_.dtype;
   Layer layer;
@@ -178,7 +179,7 @@ at::Tensor Umt5Encoder::encode(const std::vector<int64_t>& ids) const {
   const auto real = static_cast<int64_t>(ids.size());
   std::vector<int64_t> padded = ids;
   padded.resize(static_cast<size_t>(std::min(roundUp(real, kRowsMultiple), options_.length_max)), kPadId);
-  at::Tensor hidden = at::embedding(embedding_, at::tensor(padded, at::kLong).to(options_.device));
+  at::Tensor hidden = at::embedding(embedding_, toDevice(at::tensor(padded, at::kLong), options_.device));
   for (const Layer& layer : layers_) {
     hidden = clampHalf(hidden + attention(layer, norm(hidden, layer.attention_norm), real));
     hidden = clampHalf(hidden + feedForward(layer, norm(hidden, layer.feed_forward_norm)));

@@ -23,6 +23,7 @@ class Umt5Encoder {
     at::Device device = at::kCPU;
     int64_t length_max = 512;  // ids of one text
     WeightReader::Progress progress = [](double, const std::string&) {};
+    bool check_only = false;  // no weight is read; the model must not run
   };
 
   // A checkpoint's text_encoder/ folder: config.json and (sharded) safetensors.
@@ -34,6 +35,7 @@ class Umt5Encoder {
 
   const Umt5Config& config() const { return config_; }
   at::ScalarType dtype() const { return options_.dtype; }
+  at::Device device() const { return options_.device; }
   uint64_t weightBytes() const { return weight_bytes_; }
 
  private:

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "stages/device/numerics.h"
+#include "stages/device/transfer.h"
 #include "stages/weights/layer_loader.h"
 
 namespace latentd::stages::vae {
@@ -33,7 +35,8 @@ StatusOr<AutoencoderKLWan> AutoencoderKLWan::load(const std::string& directory, 
   AutoencoderKLWan model;
   LATENTD_ASSIGN_OR_RETURN(model.config_, VaeConfig::load(directory + "/config.json"));
   const VaeConfig& config = model.config_;
-  LATENTD_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::open(directory, options.progress));
+  useReferenceNumerics(options.device, AttentionShapes::kFew);
+  LATENTD_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::open(directory, options.progress, options.check_only));
   LayerLoader used{.reader = &reader, .dtype = options.dtype, .device = options.device};
   LayerLoader unused = used;
   unused.check_only = true;
@@ -56,7 +59,9 @@ StatusOr<AutoencoderKLWan> AutoencoderKLWan::load(const std::string& directory, 
   return model;
 }
 
-at::Tensor AutoencoderKLWan::toModel(const at::Tensor& video) const { return video.detach().to(options_); }
+at::Tensor AutoencoderKLWan::toModel(const at::Tensor& video) const {
+  return toDevice(video.detach(), options_.device()).to(options_);
+}
 
 AutoencoderKLWan::Decoding AutoencoderKLWan::decode(const at::Tensor& latents) const {
   LATENTD_CHECK(decoder_.has_value(), "decode() needs the decoder to be loaded");

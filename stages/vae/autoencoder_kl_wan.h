@@ -34,6 +34,7 @@ class AutoencoderKLWan {
     at::ScalarType dtype = at::kFloat;
     at::Device device = at::kCPU;
     WeightReader::Progress progress = [](double, const std::string&) {};
+    bool check_only = false;  // no weight is read; the model must not run
   };
   // directory: the "vae" folder of a checkpoint.
   static StatusOr<AutoencoderKLWan> load(const std::string& directory, const LoadOptions& options);
@@ -94,6 +95,7 @@ class AutoencoderKLWan {
   at::Tensor normalise(const at::Tensor& latents) const;
 
   const VaeConfig& config() const { return config_; }
+  at::Device device() const { return options_.device(); }
   const Decoder& decoder() const { return *decoder_; }
   uint64_t weightBytes() const { return weight_bytes_; }
 

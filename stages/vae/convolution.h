@@ -22,7 +22,8 @@ struct ConvolutionShape {
 };
 
 // A convolution over [T, H, W, C]. On a CPU its weights are kept in oneDNN's own layout, and oneDNN is called directly:
-// at batch 1 ATen's choice of kernel is many times slower, and it would reorder the weights on every call.
+// at batch 1 ATen's choice of kernel is many times slower, and it would reorder the weights on every call. On a device
+// they are channels-last, as the activations: in 16-bit types 1.2 times as fast there, and no slower in float32.
 // Owner: its layer. Thread: any, immutable. Failure: forward() may throw c10::Error.
 class Convolution {
  public:

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/silu.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@ namespace {
 
 // Elements a thread should get at least: below, waking it costs more than it saves.
 constexpr int64_t kGrainElements = 16384;
+constexpr double kSmallestNorm = 1e-12;
 
 template <class Element, class Stored>
 void applyOnCpu(const at::Tensor& input, const at::Tensor& output, const at::Tensor& gain, bool silu) {
@@ -30,13 +32,26 @@ void applyOnCpu(const at::Tensor& input, const at::Tensor& output, const at::Ten
   });
 }
 
-// Any device and element type.
+// Element types of a CPU that have no kernel here.
 void applyOperators(const at::Tensor& input, const at::Tensor& output, const at::Tensor& gain, bool silu) {
   const at::Tensor wide = input.to(at::kFloat);
-  const at::Tensor norm = at::linalg_vector_norm(wide, 2, at::IntArrayRef{-1}, true).clamp_min_(1e-12);
+  const at::Tensor norm = at::linalg_vector_norm(wide, 2, at::IntArrayRef{-1}, true).clamp_min_(kSmallestNorm);
   at::Tensor result = wide.div(norm).mul_(gain);
   if (silu) at::silu_(result);
   output.copy_(result);
+}
+
+// Two kernels of the library; x / |x| * sqrt(channels) is what it calls the RMS norm.
+void applyOnDevice(const at::Tensor& input, const at::Tensor& output, const at::Tensor& gamma, bool silu) {
+  const int64_t channels = gamma.numel();
+  const at::Tensor result =
+      at::rms_norm(input, {channels}, gamma, kSmallestNorm * kSmallestNorm / static_cast<double>(channels));
+  if (silu) {
+    at::Tensor out = output;
+    at::silu_out(out, result);
+  } else {
+    output.copy_(result);
+  }
 }
 
 }  // namespace
@@ -46,7 +61,9 @@ RmsNorm RmsNorm::load(const LayerLoader& loader, int64_t channels, int64_t trail
   shape[0] = channels;
   RmsNorm norm;
   const at::Tensor gamma = loader.take("gamma", shape);
-  if (gamma.defined()) norm.gain_ = gamma.to(at::kFloat).flatten().mul(std::sqrt(static_cast<double>(channels)));
+  if (!gamma.defined()) return norm;
+  norm.gain_ = gamma.flatten();
+  if (gamma.is_cpu()) norm.gain_ = norm.gain_.to(at::kFloat).mul(std::sqrt(static_cast<double>(channels)));
   return norm;
 }
 
@@ -58,9 +75,11 @@ void RmsNorm::apply(const at::Tensor& input, const at::Tensor& output, bool silu
   LATENTD_CHECK(input.is_contiguous() && output.is_contiguous() && input.sizes() == output.sizes(),
                 "a norm's input and output are dense and of one shape");
   LATENTD_CHECK(input.size(-1) == gain_.numel(), "a norm's input has its channels innermost");
-  if (input.is_cpu() && input.scalar_type() == at::kFloat) {
+  if (!input.is_cpu()) {
+    applyOnDevice(input, output, gain_, silu);
+  } else if (input.scalar_type() == at::kFloat) {
     applyOnCpu<float, float>(input, output, gain_, silu);
-  } else if (input.is_cpu() && input.scalar_type() == at::kBFloat16) {
+  } else if (input.scalar_type() == at::kBFloat16) {
     applyOnCpu<BFloat16Bits, at::BFloat16>(input, output, gain_, silu);
   } else {
     applyOperators(input, output, gain_, silu);

@@ -9,7 +9,8 @@
 namespace latentd::stages::vae {
 
 // Wan's "RMS" norm: each pixel's channels are scaled to the Euclidean norm sqrt(channels), then by gamma. There is no
-// mean and no epsilon under the root; a norm below 1e-12 counts as 1e-12. Computed in float32 and rounded once.
+// mean and no epsilon under the root; a norm below 1e-12 counts as 1e-12 (or is added to it, on a device). Computed in
+// float32 and rounded once.
 // Owner: its block. Thread: any, immutable. Failure: may throw c10::Error.
 class RmsNorm {
  public:
@@ -24,7 +25,7 @@ class RmsNorm {
  private:
   void apply(const at::Tensor& input, const at::Tensor& output, bool silu) const;
 
-  at::Tensor gain_;  // float32: gamma * sqrt(channels)
+  at::Tensor gain_;  // on a CPU in float32: gamma * sqrt(channels); on a device gamma
 };
 
 }  // namespace latentd::stages::vae

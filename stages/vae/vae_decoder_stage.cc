@@ -2,6 +2,8 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "stages/device/step_pacer.h"
+#include "stages/device/transfer.h"
 #include "stages/stage_checks.h"
 
 namespace latentd::stages {
@@ -10,9 +12,9 @@ namespace {
 constexpr const char* kDecode = "decode";
 constexpr const char* kLatents = "latents";
 
-// [-1, 1] in the model's type to what a display takes; rounded as the reference rounds.
+// [-1, 1] in the model's type to what a display takes, on its way to the host; rounded as the reference rounds.
 at::Tensor toRgb(const at::Tensor& frames) {
-  return frames.mul(0.5).add_(0.5).clamp_(0.0, 1.0).to(at::kCPU, at::kFloat).contiguous();
+  return toPinnedHost(frames.mul(0.5).add_(0.5).clamp_(0.0, 1.0).to(at::kFloat).contiguous());
 }
 
 }  // namespace
@@ -43,11 +45,12 @@ StatusOr<TensorTree> VaeDecoderStage::run(const std::string& method, const Sampl
   if (sink == nullptr) return absl::InvalidArgumentError("method \"decode\" emits frames: give it a frame sink");
   auto decoding = model().decode(model().denormalise(latents));
   const auto steps = static_cast<uint32_t>(decoding.chunks());
+  StepPacer pacer(context, model().device(), steps);
   for (uint32_t step = 0; step < steps; ++step) {
-    LATENTD_RETURN_IF_ERROR(context.beginStep(step, steps));
-    LATENTD_RETURN_IF_ERROR(sink->write(toRgb(decoding.next())));
-    context.finishStep(step, steps);
+    LATENTD_RETURN_IF_ERROR(pacer.begin(step));
+    LATENTD_RETURN_IF_ERROR(pacer.submitted([sink, rgb = toRgb(decoding.next())] { return sink->write(rgb); }));
   }
+  LATENTD_RETURN_IF_ERROR(pacer.finish());
   return TensorTree(TensorTree::Value(TensorTree::Dict{}));
 }
 

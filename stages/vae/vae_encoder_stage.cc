@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "stages/device/step_pacer.h"
 #include "stages/stage_checks.h"
 
 namespace latentd::stages {
@@ -56,14 +57,16 @@ StatusOr<TensorTree> VaeEncoderStage::run(const std::string& method, const Sampl
   LATENTD_RETURN_IF_ERROR(checkVideo(parameters, video));
   auto encoding = model().encode(video);
   const auto steps = static_cast<uint32_t>(encoding.chunks());
+  StepPacer pacer(context, model().device(), steps);
   for (uint32_t step = 0; step < steps; ++step) {
-    LATENTD_RETURN_IF_ERROR(context.beginStep(step, steps));
+    LATENTD_RETURN_IF_ERROR(pacer.begin(step));
     encoding.next();
-    context.finishStep(step, steps);
+    LATENTD_RETURN_IF_ERROR(pacer.submitted());
   }
+  at::Tensor latents = model().normalise(model().mode(encoding.moments())).to(at::kFloat);
+  LATENTD_RETURN_IF_ERROR(pacer.finish());
   TensorTree::Dict outputs;
-  outputs.entries.emplace_back(
-      kLatents, TensorTree(TensorTree::Value(model().normalise(model().mode(encoding.moments())).to(at::kFloat))));
+  outputs.entries.emplace_back(kLatents, TensorTree(TensorTree::Value(std::move(latents))));
   return TensorTree(TensorTree::Value(std::move(outputs)));
 }
 

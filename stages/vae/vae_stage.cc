@@ -25,17 +25,20 @@ bool isVideo(const at::Tensor& tensor, int64_t channels) {
 }  // namespace
 
 Status VaeStage::load(const LoadContext& context) {
-  if (!context.options.empty()) {
-    return absl::InvalidArgumentError(
-        fmt::format("option \"{}\": the VAE stages have no options", context.options.begin()->first));
-  }
+  struct NoOptions {};
+  LATENTD_RETURN_IF_ERROR(
+      parseOptions<NoOptions>(half_ == vae::VaeHalf::kDecoder ? "wan.vae_decoder" : "wan.vae_encoder", {},
+                              context.options)
+          .status());
   LATENTD_ASSIGN_OR_RETURN(const ComputeTarget target, computeTarget(context));
   LATENTD_ASSIGN_OR_RETURN(ModelConfig index, ModelConfig::read(context.model_dir + "/model_index.json"));
   LATENTD_RETURN_IF_ERROR(checkComponentClass(index, "vae", "AutoencoderKLWan"));
-  LATENTD_ASSIGN_OR_RETURN(
-      model_, vae::AutoencoderKLWan::load(
-                  context.model_dir + "/vae",
-                  {.half = half_, .dtype = target.dtype, .device = target.device, .progress = context.progress}));
+  LATENTD_ASSIGN_OR_RETURN(model_,
+                           vae::AutoencoderKLWan::load(context.model_dir + "/vae", {.half = half_,
+                                                                                    .dtype = target.dtype,
+                                                                                    .device = target.device,
+                                                                                    .progress = context.progress,
+                                                                                    .check_only = context.check_only}));
   return absl::OkStatus();
 }
 

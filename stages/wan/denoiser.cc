@@ -14,6 +14,8 @@
 #include <string_view>
 #include <utility>
 
+#include "stages/device/step_pacer.h"
+#include "stages/device/transfer.h"
 #include "stages/noise/noise.h"
 #include "stages/scalar_type.h"
 #include "stages/stage_checks.h"
@@ -48,18 +50,17 @@ Status checkModelIndex(const std::string& model_dir) {
   return checkComponentClass(index, "vae", "AutoencoderKLWan");
 }
 
-StatusOr<bool> parseGuidanceBatching(const std::map<std::string, std::string>& options) {
-  std::string value = "auto";
-  for (const auto& [key, given] : options) {
-    if (key != kGuidanceBatching) {
-      return absl::InvalidArgumentError(fmt::format("option \"{}\" is unknown; expected {}", key, kGuidanceBatching));
-    }
-    value = given;
-  }
-  if (value == "auto" || value == "batched") return true;
-  if (value == "separate") return false;
-  return absl::InvalidArgumentError(
-      fmt::format("option {} = \"{}\", expected auto, batched or separate", kGuidanceBatching, value));
+struct DenoiserOptions {
+  bool batched_guidance = true;
+};
+
+OptionTable<DenoiserOptions> denoiserOptionTable() {
+  return {{{kGuidanceBatching, "auto, batched or separate", "auto",
+            "batched runs the model once a step for both texts, separate twice with half the memory; auto is batched."},
+           [](DenoiserOptions& options, const std::string& text) {
+             options.batched_guidance = text != "separate";
+             return text == "auto" || text == "batched" || text == "separate";
+           }}};
 }
 
 // "what = value: expected a multiple of unit ...", with the two nearest valid values; offset is the smallest.
@@ -75,12 +76,10 @@ Status checkStep(std::string_view what, int64_t value, int64_t offset, int64_t u
 }  // namespace
 
 Status WanDenoiser::load(const LoadContext& context) {
-  LATENTD_ASSIGN_OR_RETURN(batched_guidance_, parseGuidanceBatching(context.options));
+  LATENTD_ASSIGN_OR_RETURN(const DenoiserOptions options,
+                           parseOptions("wan.denoiser", denoiserOptionTable(), context.options));
+  batched_guidance_ = options.batched_guidance;
   LATENTD_ASSIGN_OR_RETURN(const ComputeTarget target, computeTarget(context));
-  if (!target.device.is_cpu()) {
-    return absl::UnimplementedError(
-        fmt::format("device \"{}\": the denoiser computes on \"cpu\" only so far", context.device));
-  }
   LATENTD_RETURN_IF_ERROR(checkModelIndex(context.model_dir));
   LATENTD_ASSIGN_OR_RETURN(scheduler_, readSchedulerConfig(context.model_dir + "/scheduler/scheduler_config.json"));
   const std::string vae_path = context.model_dir + "/vae/config.json";
@@ -88,9 +87,10 @@ Status WanDenoiser::load(const LoadContext& context) {
   temporal_factor_ = vae.temporalFactor();
   spatial_factor_ = vae.spatialFactor();
   const std::string directory = context.model_dir + "/transformer";
-  LATENTD_ASSIGN_OR_RETURN(
-      transformer_, wan::WanTransformer::load(
-                        directory, {.dtype = target.dtype, .device = target.device, .progress = context.progress}));
+  LATENTD_ASSIGN_OR_RETURN(transformer_, wan::WanTransformer::load(directory, {.dtype = target.dtype,
+                                                                               .device = target.device,
+                                                                               .progress = context.progress,
+                                                                               .check_only = context.check_only}));
   const wan::TransformerConfig& config = transformer_->config();
   if (config.in_channels != vae.z_dim || config.out_channels != vae.z_dim) {
     return absl::FailedPreconditionError(
@@ -122,6 +122,8 @@ Status WanDenoiser::warmUp() {
   WarmUpContext context;
   return run(kDenoise, parameters, TensorTree::Value(std::move(inputs)), context).status();
 }
+
+std::vector<OptionSpec> WanDenoiser::options() const { return describeOptions(denoiserOptionTable()); }
 
 std::vector<MethodSpec> WanDenoiser::methods() const {
   return {{.name = kDenoise, .inputs = {kPromptEmbeds, kNegativePromptEmbeds}, .outputs = {kLatents}}};
@@ -186,7 +188,7 @@ StatusOr<at::Tensor> WanDenoiser::takeEmbeddings(const TensorTree& inputs, const
                                                   fmt::join(tensor->sizes(), ", "), expected));
   }
   // As the pipeline does before the model sees it.
-  return tensor->to(transformer_->device(), transformer_->dtype());
+  return toDevice(*tensor, transformer_->device()).to(transformer_->dtype());
 }
 
 StatusOr<WanDenoiser::Conditioning> WanDenoiser::condition(const SamplingParameters& parameters,
@@ -239,15 +241,18 @@ StatusOr<TensorTree> WanDenoiser::run(const std::string& method, const SamplingP
   const std::unique_ptr<Scheduler> scheduler = makeScheduler(*scheduler_, parameters.flow_shift);
   scheduler->setTimesteps(parameters.steps);
 
-  at::Tensor latents = initialLatents(parameters.seed, latentShape(parameters)).to(transformer_->device());
+  StepPacer pacer(context, transformer_->device(), parameters.steps);
+  const at::Tensor timesteps = toDevice(scheduler->timesteps(), transformer_->device());
+  at::Tensor latents = toDevice(initialLatents(parameters.seed, latentShape(parameters)), transformer_->device());
   for (uint32_t step = 0; step < parameters.steps; ++step) {
-    LATENTD_RETURN_IF_ERROR(context.beginStep(step, parameters.steps));
-    const at::Tensor timestep = scheduler->timesteps().slice(0, step, step + 1);
-    latents = scheduler->step(predictVelocity(latents, timestep, given), latents);
-    context.finishStep(step, parameters.steps);
+    LATENTD_RETURN_IF_ERROR(pacer.begin(step));
+    latents = scheduler->step(predictVelocity(latents, timesteps.slice(0, step, step + 1), given), latents);
+    LATENTD_RETURN_IF_ERROR(pacer.submitted());
   }
+  latents = latents.to(at::kFloat);
+  LATENTD_RETURN_IF_ERROR(pacer.finish());
   TensorTree::Dict outputs;
-  outputs.entries = {{kLatents, TensorTree::Value(latents.to(at::kFloat))}};
+  outputs.entries = {{kLatents, TensorTree::Value(std::move(latents))}};
   return TensorTree(TensorTree::Value(std::move(outputs)));
 }
 

@@ -26,6 +26,7 @@ class WanDenoiser final : public Stage {
   Status load(const LoadContext& context) override;
   Status warmUp() override;
   std::vector<MethodSpec> methods() const override;
+  std::vector<OptionSpec> options() const override;
   ModelLimits limits() const override;
   uint64_t weightBytes() const override { return transformer_->weightBytes(); }
   StatusOr<TensorTree> run(const std::string& method, const SamplingParameters& parameters, const TensorTree& inputs,

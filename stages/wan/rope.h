@@ -16,7 +16,7 @@ using Grid = std::array<int64_t, 3>;
 class RopeTable {
  public:
   // head_dim is even and at least 6; positions 0..max_length-1 on each axis.
-  RopeTable(int64_t head_dim, int64_t max_length);
+  RopeTable(int64_t head_dim, int64_t max_length, at::Device device = at::kCPU);
 
   // Channels of a head that turn with frames, height and width.
   const std::array<int64_t, 3>& split() const { return split_; }
@@ -32,7 +32,8 @@ class RopeTable {
 };
 
 // x: [B, S, heads, head_dim], contiguous; turns adjacent pairs by rotation [S, 1, head_dim / 2]. Float32 is turned in
-// place, as complex numbers; other types with the reference's own products in float32, rounded once at the end.
+// place, as complex numbers; other types in float32, rounded once at the end, and on a CPU by the reference's own
+// products.
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& rotation);
 
 }  // namespace latentd::stages::wan

@@ -10,6 +10,9 @@
 #include <cmath>
 #include <utility>
 
+#include "stages/device/numerics.h"
+#include "stages/device/transfer.h"
+
 namespace latentd::stages::wan {
 namespace {
 
@@ -35,11 +38,12 @@ WanTransformer::WanTransformer(const TransformerConfig& config, const LoadOption
     : config_(config),
       dtype_(options.dtype),
       device_(options.device),
-      rope_(config.head_dim, config.rope_max_seq_len) {}
+      rope_(config.head_dim, config.rope_max_seq_len, options.device) {}
 
 StatusOr<WanTransformer> WanTransformer::load(const std::string& directory, const LoadOptions& options) {
   LATENTD_ASSIGN_OR_RETURN(const TransformerConfig config, TransformerConfig::load(directory + "/config.json"));
-  LATENTD_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::open(directory, options.progress));
+  LATENTD_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::open(directory, options.progress, options.check_only));
+  useReferenceNumerics(options.device, AttentionShapes::kFew);
   WanTransformer model(config, options);
   model.loadWeights(reader);
   // Published checkpoints carry these; no class of the reference reads them.
@@ -75,8 +79,8 @@ TextContext WanTransformer::textContext(const at::Tensor& embeddings) const {
   const at::Tensor text = embeddings.to(device_, dtype_);
   const int64_t rows = text.size(1);
   // In 16-bit types the reference rounds the weight of each padded row; one key in their place would be nearer to
-  // float32 than the reference is, and further from it.
-  const int64_t kept = dtype_ == at::kFloat ? keptRows(text) : rows;
+  // float32 than the reference is, and further from it. Of a device the host would have to wait to count the rows.
+  const int64_t kept = dtype_ == at::kFloat && device_.is_cpu() ? keptRows(text) : rows;
   // A padded row is kept beside the others as the one that stands for the rest.
   const int64_t keys = std::min(kept + 1, rows);
   const at::Tensor projected = text_down_(text_up_.thenGelu(text.slice(1, 0, keys)));
@@ -100,10 +104,10 @@ Grid WanTransformer::grid(at::IntArrayRef latents) const {
 at::Tensor WanTransformer::embedPatches(const at::Tensor& latents) const {
   const at::Tensor input = latents.to(device_, dtype_);
   const auto& [kernel, bias] = patch_embedding_;
-  if (dtype_ != at::kFloat) {
+  if (dtype_ != at::kFloat && device_.is_cpu()) {
     return at::conv3d(input, kernel, bias, config_.patch_size).flatten(2).transpose(1, 2).contiguous();
   }
-  // The same as a product: torch's float32 convolution takes a slow path for sizes like these.
+  // The same as a product, whose kernels fit these sizes better.
   const Grid patches = grid(input.sizes());
   const auto& [t, h, w] = config_.patch_size;
   const at::Tensor rows =
@@ -125,7 +129,8 @@ at::Tensor WanTransformer::forward(const at::Tensor& latents, const at::Tensor& 
                                    const at::Tensor& rotation, const SelfAttention& self_attention) const {
   // From here on [B or 1, tokens or 1, ...].
   const at::Tensor times = timesteps.dim() == 2 ? timesteps : timesteps.unsqueeze(1);
-  const at::Tensor time = time_down_(at::silu(time_up_(sinusoid(times.to(device_), config_.freq_dim)))).to(dtype_);
+  const at::Tensor time =
+      time_down_(at::silu(time_up_(sinusoid(toDevice(times, device_), config_.freq_dim)))).to(dtype_);
   const at::Tensor modulation =
       time_modulation_(at::silu(time)).to(at::kFloat).unflatten(-1, {kModulationRows, config_.dim()});
 

@@ -33,6 +33,7 @@ class WanTransformer {
     at::ScalarType dtype = at::kFloat;
     at::Device device = at::kCPU;
     WeightReader::Progress progress = [](double, const std::string&) {};
+    bool check_only = false;  // no weight is read; the model must not run
   };
   // directory: the "transformer" folder of a checkpoint.
   static StatusOr<WanTransformer> load(const std::string& directory, const LoadOptions& options);
@@ -44,8 +45,8 @@ class WanTransformer {
   uint64_t weightBytes() const { return weight_bytes_; }
 
   // embeddings: [B, rows, text_dim], the rows behind a prompt's last token all zero, as the text encoder pads them.
-  // Padding takes part in the cross-attention, but every padded row gives the same key and value: in float32 they are
-  // one key here, with the logarithm of their number as its bias.
+  // Padding takes part in the cross-attention, but every padded row gives the same key and value: in float32 on a CPU
+  // they are one key here, with the logarithm of their number as its bias.
   TextContext textContext(const at::Tensor& embeddings) const;
 
   // Patches of latents [B, C, F, H, W].

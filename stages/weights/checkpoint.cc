@@ -1,6 +1,7 @@
 #include "stages/weights/checkpoint.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "stages/scalar_type.h"
+#include "stages/weights/device_upload.h"
 #include "stages/weights/model_config.h"
 
 namespace latentd::stages {
@@ -66,10 +68,16 @@ at::Tensor tensorOf(const std::shared_ptr<const SafetensorsFile>& file, const Sa
   return copy.view(toScalarType(entry.dtype)).view(entry.shape);
 }
 
-StatusOr<WeightReader> WeightReader::open(const std::string& directory, Progress progress) {
+WeightReader::WeightReader() = default;
+WeightReader::WeightReader(WeightReader&&) noexcept = default;
+WeightReader& WeightReader::operator=(WeightReader&&) noexcept = default;
+WeightReader::~WeightReader() = default;
+
+StatusOr<WeightReader> WeightReader::open(const std::string& directory, Progress progress, bool check_only) {
   WeightReader reader;
   reader.directory_ = directory;
   reader.progress_ = std::move(progress);
+  reader.check_only_ = check_only;
   std::error_code ignored;
   for (std::string_view name : kFileNames) {
     const std::string path = directory + "/" + std::string(name);
@@ -162,7 +170,14 @@ const WeightReader::Source* WeightReader::find(const std::string& name, at::IntA
 
 void WeightReader::skip(const std::string& name, at::IntArrayRef shape) { find(name, shape); }
 
-at::Tensor WeightReader::take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
+at::Tensor WeightReader::read(const Source& source, at::ScalarType dtype, at::Device device) {
+  const SafetensorsFile::Entry& entry = *source.entry;
+  if (!device.is_cuda()) return tensorOf(source.file, entry).to(dtype);
+  if (upload_ == nullptr) upload_ = std::make_unique<DeviceUpload>(device);
+  return upload_->upload(source.file->data(entry), entry.shape, toScalarType(entry.dtype), dtype);
+}
+
+at::Tensor WeightReader::take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
   const Source* found = find(name, shape);
   if (found == nullptr) return {};
   const Source& source = *found;
@@ -173,12 +188,18 @@ at::Tensor WeightReader::take(const std::string& name, at::IntArrayRef shape, at
                                          latentd::toString(entry.dtype), latentd::toString(toDType(dtype)))));
     return {};
   }
+  if (check_only_) {
+    taken_bytes_ += entry.bytes / byteSize(entry.dtype) * c10::elementSize(dtype);
+    return {};
+  }
   at::Tensor tensor;
   try {
-    tensor = tensorOf(source.file, entry).to(dtype);
+    tensor = read(source, dtype, device);
+  } catch (const c10::AcceleratorError&) {
+    throw;  // not for want of memory: the device is lost, which is more than a failed load
   } catch (const std::exception& error) {
     fail(absl::ResourceExhaustedError(
-        fmt::format("{}: tensor \"{}\" cannot be converted: {}", source.file->path(), name, error.what())));
+        fmt::format("{}: tensor \"{}\" cannot be loaded: {}", source.file->path(), name, error.what())));
     return {};
   }
   taken_bytes_ += tensor.nbytes();

@@ -37,8 +37,7 @@ struct LayerLoader {
       reader->skip(path + name, shape);
       return {};
     }
-    const at::Tensor tensor = reader->take(path + name, shape, dtype);
-    return tensor.defined() ? tensor.to(device) : tensor;
+    return reader->take(path + name, shape, dtype, device);
   }
 };
 

@@ -153,11 +153,13 @@ class CheckpointTest(unittest.TestCase):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ld")))
 
     def refused(self, topology, words):
+        """A damaged checkpoint is a bad `model` key: refused with its line, before any worker is started."""
         start = time.monotonic()
         code, text = Daemon.refused(topology, seconds=LOAD_SECONDS + 10)
         self.assertLess(time.monotonic() - start, LOAD_SECONDS, "no refusal waits for a deadline")
-        self.assertEqual(code, 1, text)
+        self.assertEqual(code, 2, text)
         last = text[text.rindex("latentd: "):]
+        self.assertRegex(last, r"^latentd: .*/topology.yaml:\d+: (groups\[\d\]\.)?model: ")
         for word in words:
             self.assertIn(word, last, text)
         self.assertNotIn("SIG", last)

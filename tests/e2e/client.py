@@ -23,9 +23,9 @@ class Client:
     def __exit__(self, *unused):
         self.channel.close()
 
-    def submit(self, prompt="a red ball", timeout=10, priority=0, **parameters):
+    def submit(self, prompt="a red ball", timeout=10, priority=0, retries=0, **parameters):
         parameters.setdefault("format", api.OUTPUT_FORMAT_NPY)
-        request = api.SubmitRequest(parameters=api.JobParameters(prompt=prompt, **parameters), priority=priority)
+        request = api.SubmitRequest(parameters=api.JobParameters(prompt=prompt, **parameters), priority=priority, retries=retries)
         return self.jobs.Submit(request, timeout=timeout)
 
     def get(self, job_id):

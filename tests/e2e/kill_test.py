@@ -50,6 +50,37 @@ class KillTest(DaemonCase):
         finished = [self.client.get(job).finish_time.ToNanoseconds() for job, state in zip(jobs, states) if state == SUCCEEDED]
         self.assertEqual(finished, sorted(finished))
 
+    def test_a_job_that_may_be_retried_survives_a_worker(self):
+        daemon = self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 10"))
+        output = daemon.folder / "x.npy"
+        submit = subprocess.Popen([find_binary("latentctl"), "--endpoint", daemon.grpc, "submit", "--prompt", "x", "--retry", "-o", output],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: self.client.jobs.List(api.ListJobsRequest(), timeout=10).jobs, 20, "the job is there")
+        first = self.client.jobs.List(api.ListJobsRequest(), timeout=10).jobs[0]
+        self.client.watch_until(first.id, stage_runs(1))
+        later = self.client.submit()
+        os.kill(self.worker("middle"), signal.SIGKILL)
+        again = self.client.watch_until(first.id, lambda job: job.restarts == 1)
+        self.assertEqual((again.state, again.retries), (api.JOB_STATE_QUEUED, 1))
+        for word in ("middle", f"died while running job {first.id}, step", "SIGKILL"):
+            self.assertIn(word, again.restart_cause.message)
+        _, shown = submit.communicate(timeout=60)
+        self.assertEqual(submit.returncode, 0, shown)
+        self.assertIn("restarted: middle", shown)
+        self.assertTrue(output.stat().st_size > 0)
+        ended = self.client.get(first.id)
+        self.assertEqual((ended.state, ended.restarts, len(ended.transfers)), (SUCCEEDED, 1, 2), ended)
+        self.assertIn(self.client.wait(later.id).state, (SUCCEEDED, FAILED), "it may have been in the pipeline too")
+        self.assertEqual(daemon.metrics()["latentd_jobs_retried_total"], 1)
+
+    def test_a_job_that_kills_its_workers_is_run_twice_at_most(self):
+        daemon = self.run_daemon(topologies.noop(relay="crash_at_step: 0, only_prompt: crash"))
+        job = self.client.wait(self.client.submit("crash please", retries=1).id)
+        self.expect_lost(job, "middle", "SIGSEGV")
+        self.assertEqual(job.restarts, 1)
+        self.expect_next_succeeds()
+        self.assertEqual(daemon.metrics()["latentd_jobs_retried_total"], 1)
+
     def test_a_crash_shows_its_signal(self):
         self.run_daemon(topologies.noop(relay="crash_at_step: 0, only_prompt: crash"))
         job = self.client.wait(self.client.submit("crash please").id)

@@ -1,4 +1,5 @@
 """Topologies and surroundings that cannot work: refused by name, with what would be valid, before anything is left behind."""
+import copy
 import json
 import os
 import pathlib
@@ -6,7 +7,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import urllib.request
 
 import yaml
 
@@ -60,6 +63,28 @@ REFUSED = [
 ]
 
 
+# What only the worker program and the checkpoint know; the same to --check and to the start.
+def changed(old, new, text=None):
+    text = topologies.noop() if text is None else text
+    assert old in text, old
+    return text.replace(old, new, 1)
+
+
+DEMO = topologies.demo().replace("{root}", str(ROOT))
+REFUSED_BY_STAGES = [
+    (changed("options: {}", "options: {bytez: 5}"), 3, ["groups[0].options.bytez", "first (noop)", "bytez", "bytes_per_frame"]),
+    (changed("options: {}", "options: {\n    bytes: many, leaves: 0}"), 4, ["groups[0].options.bytes", "first", "many", "an integer from 1"]),
+    (changed("stage: noop", "stage: nop"), 3, ["groups[0].stage", "first", "nop", "wan.denoiser"]),
+    (changed("first.source", "first.sauce"), 7, ["edges[0].from", "first", "sauce", "source"]),
+    (changed("last.sink", "last.relay"), 8, ["edges[1].to", "last (noop)", "relay", '"payload"', "{from: last.relay, to: GROUP.METHOD}", "frames"]),
+    (topologies.noop(sink="input_keys: latents"), 8, ["last", "latents", "payload"]),
+    (changed("stage: noop", "stage: wan.denoiser"), 3, ["groups[0].model", "first (wan.denoiser)", "diffusers directory"]),
+    (changed("stage: noop", "stage: wan.vae_decoder, model: /proc"), 3, ["groups[0].model", "/proc/model_index.json"]),
+    (changed("frames: 17", "frames: 16", DEMO), DEMO[:DEMO.index("frames: 17")].count("\n") + 1, ["defaults.frames", "16", "13 or 17"]),
+    (changed("size: 128x128", "size: 120x128", DEMO), DEMO[:DEMO.index("size: 128x128")].count("\n") + 1, ["defaults.size", "120", "112 or 128"]),
+]
+
+
 class TopologyTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ld")))
@@ -73,7 +98,7 @@ class TopologyTest(unittest.TestCase):
                               env={**os.environ, "XDG_RUNTIME_DIR": str(self.folder), **(environment or {})})
 
     def test_each_bad_file_is_refused_with_its_line(self):
-        for text, line, words in REFUSED:
+        for text, line, words in REFUSED + REFUSED_BY_STAGES:
             for arguments in (("--config", "FILE", "--check"), ("--config", "FILE")):
                 with self.subTest(text[:100], arguments=arguments):
                     result = self.latentd(*arguments, text=text)
@@ -83,6 +108,12 @@ class TopologyTest(unittest.TestCase):
                     for word in words:
                         self.assertIn(word, result.stderr)
                     self.assertLess(len(result.stderr), 1000)
+
+    def test_all_groups_are_told_at_once(self):
+        text = changed("stage: noop", "stage: nop").replace("name: last, stage: noop", "name: last, stage: nap")
+        result = self.latentd("--config", "FILE", "--check", text=text)
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual([line.split(": ")[-4] for line in result.stderr.splitlines()], ["groups[0].stage", "groups[2].stage"], result.stderr)
 
     def test_no_topology_at_all(self):
         for path in (self.folder / "none.yaml", self.folder, "/dev/null", "/proc/self/mem"):
@@ -99,18 +130,48 @@ class TopologyTest(unittest.TestCase):
         printed = yaml.safe_load(schema.stdout)
         self.assertEqual((printed["queue"]["length_max"], printed["edges"][0]["slots"]), (64, 2))
         # What is required has no default.
-        printed["groups"][0].update(name="a", stage="noop", method="sink")
-        del printed["edges"]
+        printed["groups"] = [copy.deepcopy(printed["groups"][0]) | {"name": name, "stage": "noop"} for name in "ab"]
+        printed["edges"][0].update({"from": "a.source", "to": "b.sink"})
         result = self.latentd("--config", "FILE", "--check", "--json", text=yaml.safe_dump(printed))
         self.assertEqual(result.returncode, 0, result.stderr)
-        plain = self.latentd("--config", "FILE", "--check", "--json", text=ONE)
-        self.assertEqual(json.loads(result.stdout), json.loads(plain.stdout))
+        plain = self.latentd("--config", "FILE", "--check", "--json", text=TWO + "edges: [{from: a.source, to: b.sink}]\n")
+        plans = [json.loads(text) for text in (result.stdout, plain.stdout)]
+        for plan in plans:
+            del plan["process_bytes"]  # as measured, page by page
+        self.assertEqual(*plans)
 
     def test_a_good_file_is_shown(self):
         result = self.latentd("--config", "FILE", "--check", text=topologies.noop())
         self.assertEqual(result.returncode, 0, result.stderr)
-        for word in ("first", "middle.relay", "shm", "float32"):
+        for word in ("first", "middle.relay", "shm", "float32", "frames 5, size 32x32", "shutdown_grace 10s"):
             self.assertIn(word, result.stdout)
+        self.assertNotIn("note:", result.stdout)
+
+    def test_what_jobs_must_say_is_noted_all_at_once(self):
+        text = topologies.noop().replace("defaults: {frames: 5, size: 32x32, steps: 4, guidance: 1, fps: 8}", "")
+        result = self.latentd("--config", "FILE", "--check", text=text)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("note: jobs must say frames, width, height, steps, guidance_scale, fps", result.stdout)
+
+    def test_weights_in_memory_follow_the_dtype(self):
+        def plan(dtype):
+            text = topologies.demo().replace("{root}", str(ROOT)).replace("stage: wan.denoiser", f"stage: wan.denoiser, dtype: {dtype}")
+            result = self.latentd("--config", "FILE", "--check", "--json", text=text)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return json.loads(result.stdout)
+
+        whole, half = plan("float32"), plan("bfloat16")
+        groups = [next(group for group in shown["groups"] if group["name"] == "denoise") for shown in (whole, half)]
+        self.assertEqual(groups[0]["weight_file_bytes"], groups[1]["weight_file_bytes"])
+        ratio = groups[1]["weight_bytes_per_rank"] / groups[0]["weight_bytes_per_rank"]
+        self.assertTrue(0.5 <= ratio < 0.6, f"but for the float32 islands it is half: {ratio}")
+        self.assertGreater(whole["process_bytes"], 50 << 20)
+        self.assertEqual((whole["limits"]["frame_step"], whole["limits"]["size_multiple"]), (4, 16))
+
+    def test_a_check_is_quick(self):
+        start = time.monotonic()
+        self.latentd("--config", "FILE", "--check", text=topologies.demo().replace("{root}", str(ROOT)))
+        self.assertLess(time.monotonic() - start, 10, "one process for all groups, and no weight is read")
 
 
 class SurroundingsTest(unittest.TestCase):
@@ -120,20 +181,59 @@ class SurroundingsTest(unittest.TestCase):
         for word in words:
             self.assertIn(word, text[text.rindex("latentd: "):], text)
 
-    def test_what_only_the_stage_knows(self):
-        for source, words in (("bytez: 5", ["first", "bytez", "bytes"]), ("bytes: many", ["first", "bytes", "many", "integer"])):
-            self.refused(topologies.noop(source=source), *words)
-        self.refused(topologies.noop().replace("stage: noop", "stage: nop", 1), "first", "nop", "noop", "wan.denoiser")
-        self.refused(topologies.noop().replace("first.source", "first.sauce"), "first", "sauce", "source")
-        self.refused(topologies.noop().replace("last.sink", "last.relay"), "last", "relay", "frames")
-        self.refused(topologies.noop(sink="input_keys: latents"), "last", "latents", "payload")
-
     def test_another_program_as_worker(self):
-        for program, words in (("/bin/false", ["exit code 1"]), (find_binary("latent-encoder"), ["exit code 2", "--lifeline-fd"]),
-                               (self.script("#!/bin/sh\nexec sleep 1000\n"), ["first", "deadlines.load", "1 s"]),
-                               (self.script("no program\n"), ["first", "Exec format error"])):
+        for program, words in (("/bin/false", ["exit code 1"]), (find_binary("latent-encoder"), ["exit code", "--preflight"]),
+                               ("/bin/true", ["no answer", "version"]),
+                               (self.script("#!/bin/sh\nexec sleep 1000\n"), ["deadlines.load", "1 s"]),
+                               (self.script("no program\n"), ["Exec format error"])):
             with self.subTest(program):
-                self.refused(topologies.noop(extra="deadlines: {load: 1s}"), "rank 0 (noop)", *words, flags={"--worker-binary": program})
+                self.refused(topologies.noop(extra="deadlines: {load: 1s}"), program, *words, flags={"--worker-binary": program})
+
+    def test_a_program_that_fails_after_its_check(self):
+        # It answers for the topology, and then cannot start.
+        program = self.script(f'#!/bin/sh\n[ "$1" = --preflight ] && exec {find_binary("latent-worker")} "$@"\necho no luck; exit 5\n')
+        self.refused(topologies.noop(), "rank 0 (noop)", "died while starting: exit code 5", "no luck", flags={"--worker-binary": program})
+
+    def test_too_little_memory_to_start_is_explained(self):
+        self.refused(topologies.noop(groups="memory_max: 100MiB, "), "memory_max", "100MiB", "768MiB", code=2)
+
+    def test_json_logs_are_json_to_the_last_line(self):
+        code, text = Daemon.refused(topologies.noop(source="fail_load: true", extra="log: {format: json}"))
+        self.assertEqual(code, 1, text)
+        with Daemon(topologies.noop(extra="log: {format: json}")) as daemon:
+            self.assertEqual(daemon.stop(), 0)
+            text += daemon.log()
+        messages = [json.loads(line)["message"] for line in text.splitlines()]
+        for word in ("ready: gRPC on", "fail_load is true", "shutting down"):
+            self.assertTrue(any(word in message for message in messages), word)
+
+    def test_the_ports_file_is_there_while_it_serves(self):
+        with Daemon(topologies.noop()) as daemon:
+            ports = daemon.folder / "ports"
+            config = urllib.request.urlopen(f"http://{daemon.http}/config", timeout=10).read().decode()
+            self.assertIn(f"API {daemon.grpc}, HTTP {daemon.http}", config)
+            self.assertIn("frames 5, size 32x32", config)
+            self.assertEqual(daemon.stop(), 0)
+            self.assertFalse(ports.exists())
+            # What a killed daemon left is gone before the next one is ready, also if it never is.
+            ports.write_text("grpc=127.0.0.1:1\n")
+            self.refused(topologies.noop(source="fail_load: true"), "fail_load", flags={"--ports-file": ports})
+            self.assertFalse(ports.exists())
+
+    def test_counters_start_at_zero(self):
+        with Daemon(topologies.noop()) as daemon:
+            samples = daemon.metrics()
+        for name in ('jobs_total{result="failed"}', 'jobs_rejected_total{reason="not_ready"}', "jobs_retried_total",
+                     'worker_restarts_total{group="middle",reason="signal"}', 'stage_failures_total{reason="UNAVAILABLE",stage="last"}',
+                     'stage_seconds_count{stage="first"}', 'handoffs_total{edge="first.source->middle.relay"}',
+                     'slots_discarded_total{edge="first.source->middle.relay",reason="cancelled"}', 'encoder_failures_total{reason="INTERNAL"}',
+                     'grpc_requests_total{method="Submit",result="OK"}'):
+            self.assertEqual(samples.get("latentd_" + name), 0, [sample for sample in samples if sample.startswith("latentd_" + name[:10])])
+        self.assertGreater(samples['latentd_device_memory_bytes{device="cpu",kind="resident"}'], 3 * (50 << 20))
+
+    def test_a_ports_file_that_cannot_be_written(self):
+        self.refused(topologies.noop(), "/proc/ports", flags={"--ports-file": "/proc/ports"})
+        self.refused(topologies.noop(), "/dev", flags={"--ports-file": "/dev"})
         for flag in ("--worker-binary", "--encoder-binary"):
             self.refused(topologies.noop(), "/proc/version is not an executable", flag, code=2, flags={flag: "/proc/version"})
 

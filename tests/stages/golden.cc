@@ -18,7 +18,7 @@ constexpr const char* kTrimmedSet = "tests/data/oracle";
 
 double reduceDifference(const at::Tensor& actual, const at::Tensor& expected, bool rms) {
   if (actual.sizes() != expected.sizes()) return std::numeric_limits<double>::infinity();
-  const at::Tensor difference = actual.to(at::kDouble).sub(expected.to(at::kDouble));
+  const at::Tensor difference = actual.to(at::kCPU, at::kDouble).sub(expected.to(at::kCPU, at::kDouble));
   if (difference.isnan().any().item<bool>()) return std::numeric_limits<double>::infinity();
   return rms ? difference.square().mean().sqrt().item<double>() : difference.abs().max().item<double>();
 }

@@ -43,7 +43,7 @@ class Golden {
   std::shared_ptr<const SafetensorsFile> file_;
 };
 
-// Infinity for different shapes and where either is NaN.
+// Of a tensor on any device from one on any other. Infinity for different shapes and where either is NaN.
 double maxAbsDifference(const at::Tensor& actual, const at::Tensor& expected);
 double rmsDifference(const at::Tensor& actual, const at::Tensor& expected);
 // Same shape, dtype and bits.

@@ -161,11 +161,12 @@ class FakeWorker {
       reach(point);
     }
     wire::WorkerEvent event;
-    wire::Method& method = *event.mutable_ready()->add_methods();
-    const bool feeds = load.output_methods_size() != 0;
-    method.set_name("run");
-    method.set_emits_frames(!feeds);
-    if (feeds) method.add_outputs("x");
+    wire::Method& run = *event.mutable_ready()->add_methods();
+    run.set_name("run");
+    run.add_outputs("x");
+    wire::Method& show = *event.mutable_ready()->add_methods();
+    show.set_name("show");
+    show.set_emits_frames(true);
     setLimits(*event.mutable_ready()->mutable_limits());
     send(std::move(event));
     reach("idle");

@@ -175,6 +175,7 @@ void CommandLine::addSubmit() {
   addCount(submit, "--seed", submit_.seed, "Seed of the noise; absent: a random one, which is told");
   submit->add_option("--fps", submit_.fps, "Frames a second of the written video")->type_name("X");
   submit->add_option("--flow-shift", submit_.flow_shift, "Shift of the noise schedule")->type_name("X");
+  submit->add_flag("--retry", submit_.retry, "Run the job once more, at its old place, if a worker dies under it");
   submit->add_option("--priority", submit_.priority, "-100 to 100; higher first")
       ->check(CLI::Range(-100, 100).description(""))
       ->type_name("N");

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "runtime/config/value.h"
 #include "tools/ctl/admin_commands.h"
@@ -15,6 +17,8 @@ namespace {
 
 // How often a draining daemon is asked what it waits for; its end is seen at once.
 constexpr std::chrono::milliseconds kLook{500};
+// How often the same jobs are named again, with how far they are.
+constexpr std::chrono::seconds kRepeat{10};
 // Jobs that a line names; a queue may hold hundreds.
 constexpr uint32_t kJobsNamed = 5;
 
@@ -28,6 +32,24 @@ std::string describeLeft(const v1::ListJobsResponse& left) {
   return text + (left.next_page_token().empty() ? "" : ", and others");
 }
 
+// Tells the jobs that are left when they are others than before, and now and then how far they are.
+class Teller {
+ public:
+  void tell(const v1::ListJobsResponse& left, std::chrono::system_clock::time_point now) {
+    std::string jobs = left.next_page_token();
+    for (const v1::Job& job : left.jobs())
+      jobs += job.id() + stateName(job.state());
+    if (told_ && jobs == jobs_ && now - *told_ < kRepeat) return;
+    std::fprintf(stderr, "%s\n", describeLeft(left).c_str());
+    jobs_ = std::move(jobs);
+    told_ = now;
+  }
+
+ private:
+  std::string jobs_;
+  std::optional<std::chrono::system_clock::time_point> told_;
+};
+
 // Says what the daemon waits for, until it is gone.
 ExitCode waitForEnd(const Client& client, const DrainOptions& options) {
   const auto start = std::chrono::system_clock::now();
@@ -35,18 +57,15 @@ ExitCode waitForEnd(const Client& client, const DrainOptions& options) {
   for (const v1::JobState state : {v1::JOB_STATE_QUEUED, v1::JOB_STATE_RUNNING, v1::JOB_STATE_CANCELLING})
     unfinished.add_states(state);
   unfinished.set_page_size(kJobsNamed);
-  std::string said;
+  Teller teller;
   for (;;) {
     v1::ListJobsResponse left;
     const grpc::Status status = client.call(client.jobs(), &v1::Jobs::Stub::List, unfinished, &left);
     if (client.isGone(status)) return ExitCode::kOk;
     // A daemon that is there and does not answer for its loop any more is at its end.
     if (!status.ok() && status.error_code() != grpc::StatusCode::UNAVAILABLE) return client.fail(status);
-    if (const std::string text = describeLeft(left); status.ok() && text != said && !client.options().json) {
-      std::fprintf(stderr, "%s\n", text.c_str());
-      said = text;
-    }
     const auto now = std::chrono::system_clock::now();
+    if (status.ok() && !client.options().json) teller.tell(left, now);
     if (options.wait_timeout && now - start >= *options.wait_timeout) {
       return client.fail(ExitCode::kTimedOut, "the daemon at " + client.options().endpoint +
                                                   " still drains after --wait-timeout " +

@@ -80,6 +80,7 @@ std::string formatJob(const v1::Job& job) {
   if (job.state() == v1::JOB_STATE_QUEUED) rows.push_back({"queue position", std::to_string(job.queue_position())});
   if (job.has_error()) rows.push_back({"error", statusCodeName(job.error().code()) + ": " + job.error().message()});
   if (job.has_remaining()) rows.push_back({"time left", formatSeconds(toSeconds(job.remaining()))});
+  if (job.restarts() > 0) rows.push_back({"restarted", restartText(job)});
   rows.push_back({"priority", std::to_string(job.priority())});
   rows.push_back({"created", formatTime(job.create_time())});
   if (job.has_start_time()) rows.push_back({"started", formatTime(job.start_time())});

@@ -54,6 +54,7 @@ class LiveProgress final : public Progress {
     lines_.clear();
     if (job.state() == v1::JOB_STATE_QUEUED)
       lines_.push_back(fmt::format("queued    position {}", job.queue_position()));
+    if (job.restarts() > 0) lines_.push_back("restarted " + restartText(job));
     for (int i = 0; i < job.stages_size(); ++i) {
       if (job.stages(i).has_compute_start_time()) lines_.push_back(stageLine(job, i));
     }
@@ -115,6 +116,12 @@ class PlainProgress final : public Progress {
 
   void show(const v1::Job& job) override {
     MutexLock held(mutex_);
+    if (job.restarts() > restarts_) {
+      restarts_ = job.restarts();
+      position_ = 0;
+      shown_.clear();
+      print("restarted: " + restartText(job));
+    }
     if (job.state() == v1::JOB_STATE_QUEUED && job.queue_position() != position_) {
       position_ = job.queue_position();
       print(fmt::format("queued: position {}", position_));
@@ -168,6 +175,7 @@ class PlainProgress final : public Progress {
   std::FILE* const stream_;
   Mutex mutex_;
   uint32_t position_ GUARDED_BY(mutex_) = 0;
+  uint32_t restarts_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, Shown> shown_ GUARDED_BY(mutex_);
   bool said_cancelling_ GUARDED_BY(mutex_) = false;
 };

@@ -21,6 +21,7 @@ struct SubmitOptions {
   std::optional<double> fps;
   std::optional<double> flow_shift;
   int32_t priority = 0;
+  bool retry = false;
   std::optional<std::chrono::milliseconds> deadline;
   std::optional<std::chrono::milliseconds> stall_timeout;
   std::string format;

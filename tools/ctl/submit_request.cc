@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "runtime/base/unique_fd.h"
-#include "runtime/supervisor/utf8.h"
+#include "runtime/base/utf8.h"
 #include "tools/ctl/format.h"
 #include "tools/ctl/output_file.h"
 #include "tools/ctl/text.h"
@@ -56,7 +56,7 @@ StatusOr<std::string> readPrompt(const SubmitOptions& options) {
 }
 
 Status checkUtf8(std::string_view flag, std::string_view text) {
-  const std::optional<size_t> at = supervisor::firstInvalidUtf8(text);
+  const std::optional<size_t> at = firstInvalidUtf8(text);
   if (!at) return absl::OkStatus();
   return absl::InvalidArgumentError(std::string(flag) + ": byte " + std::to_string(*at) +
                                     " is not valid UTF-8; convert the text (iconv -t utf-8)");
@@ -126,6 +126,7 @@ StatusOr<v1::SubmitRequest> makeSubmitRequest(const SubmitOptions& options) {
   parameters.set_format(format);
   setNumbers(options, parameters);
   request.set_priority(options.priority);
+  request.set_retries(options.retry ? 1 : 0);
   if (options.deadline) *request.mutable_deadline() = toDuration(*options.deadline);
   if (options.stall_timeout) *request.mutable_stall_timeout() = toDuration(*options.stall_timeout);
   request.set_request_id(newRequestId());

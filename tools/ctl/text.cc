@@ -89,6 +89,12 @@ bool wasCutOff(const v1::Job& job, const v1::StageProgress& stage) {
   return stage.has_start_time() && toSeconds(stage.finish_time()) >= toSeconds(job.finish_time());
 }
 
+std::string restartText(const v1::Job& job) {
+  // What follows the first line is what the worker printed.
+  const std::string& cause = job.restart_cause().message();
+  return cause.substr(0, cause.find('\n'));
+}
+
 std::string describeParameters(const v1::JobParameters& parameters) {
   return fmt::format("{} frames, {}x{}, {} steps, guidance {}, seed {}, {} fps", parameters.frames(),
                      parameters.width(), parameters.height(), parameters.steps(),

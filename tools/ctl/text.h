@@ -34,6 +34,9 @@ double workSeconds(const v1::StageProgress& stage);
 // The job's end cut it off.
 bool wasCutOff(const v1::Job& job, const v1::StageProgress& stage);
 
+// Why it was put back into the queue: "denoise rank 0 (wan.denoiser): died while running job ...".
+std::string restartText(const v1::Job& job);
+
 // "17 frames, 128x128, 16 steps, guidance 2.5, seed 42, 8 fps".
 std::string describeParameters(const v1::JobParameters& parameters);
 

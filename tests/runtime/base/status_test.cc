@@ -2,6 +2,7 @@
 
 #include <cerrno>
 
+#include "runtime/base/status_field.h"
 #include "tests/support/catch.h"
 
 namespace latentd {
@@ -30,6 +31,14 @@ TEST_CASE("status: annotate keeps the code and puts the context first", "[base]"
   CHECK(annotated.code() == absl::StatusCode::kNotFound);
   CHECK(messageOf(annotated) == "file.safetensors: no such tensor");
   CHECK(annotate(absl::OkStatus(), "ignored").ok());
+}
+
+TEST_CASE("status: a field stays with its status, the innermost one", "[base]") {
+  const Status status = atField(annotate(atField(absl::NotFoundError("x"), "options.x"), "group"), "model");
+  CHECK(fieldOf(status) == "options.x");
+  CHECK(messageOf(status) == "group: x");
+  CHECK(fieldOf(absl::NotFoundError("x")) == "");
+  CHECK(fieldOf(atField(absl::OkStatus(), "x")) == "");
 }
 
 TEST_CASE("status: errno maps to the canonical code", "[base]") {

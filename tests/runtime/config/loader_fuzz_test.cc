@@ -76,8 +76,8 @@ void fuzz(uint64_t seed, int rounds) {
     const StatusOr<Topology> topology = parse(yaml);
     if (topology.ok()) {
       ++accepted;
-      REQUIRE(planText(*topology).find("groups") != std::string::npos);
-      REQUIRE(!planJson(*topology).empty());
+      REQUIRE(planText(*topology, findingsFor(*topology)).find("groups") != std::string::npos);
+      REQUIRE(!planJson(*topology, findingsFor(*topology)).empty());
       REQUIRE(topology->order.size() == topology->groups.size());
     } else {
       INFO(yaml);

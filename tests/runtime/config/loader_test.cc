@@ -323,10 +323,8 @@ TEST_CASE("config: groups and edges must make one graph that ends in one group",
       {"two sinks",
        with(kThreeGroups, "edges:", "  - {name: extra, stage: s}\nedges:\n  - {from: text.encode, to: extra.run}"),
        "t.yaml:9: groups[3]: both 'decode' and 'extra' feed no other group; exactly one emits the frames"},
-      {"no transport", inGroup("    devices: [\"cuda:0\"]\n"),
-       "t.yaml:11: edges[0]: no transport of this build takes tensors from text to denoise: group denoise is on "
-       "cuda:0; "
-       "use devices: [cpu]"},
+      {"two kinds of device", inGroup("    devices: [\"cuda:0\", cpu]\n    parallel: {ulysses: 2}\n"),
+       "t.yaml:6: groups[1].devices: lists cuda:0 and cpu; the ranks of a group are all on GPUs or all on the CPU"},
   });
 }
 

@@ -17,7 +17,12 @@ TEST_CASE("plan: groups, threads, edges and reasons are told", "[config][plan]")
                                 "    memory_max: 2GiB\n    options: {depth: 3}");
   const StatusOr<Topology> topology = parse(yaml);
   REQUIRE(topology.ok());
-  CHECK(planText(*topology) == R"(t.yaml
+  Findings findings = findingsFor(*topology);
+  findings.weight_bytes[1] = 3 << 20;
+  findings.frame_step = 4;
+  findings.defaults.frames = 17;
+  findings.notes = {"jobs must say steps"};
+  CHECK(planText(*topology, findings) == R"(t.yaml
   API 127.0.0.1:0, HTTP 127.0.0.1:7412
   runtime directory in /tmp
   results in the runtime directory, at most 1GiB, kept 1h
@@ -44,7 +49,25 @@ edges:
     transport shm: both groups are on the CPU of this host
     producer publishes whole, consumer reads whole
     2 slots for each of at most 8 profiles, unpooled at most 256MiB
-memory: 0 B of weights in all workers; pools grow at first use of a profile to slots x its bytes
+memory: 1.2 GiB in all: 6.0 MiB of weights, 300.0 MiB for each of 4 worker processes
+  pools grow at first use of a profile to slots x its bytes
+jobs:
+  frames 1 + a multiple of 4, at most 1025; sides multiples of 1, at most 2088960 pixels
+  steps at most 1000, guidance at most 100, fps at most 240, prompts at most 16384 bytes
+  defaults: frames 17, size none, steps none, guidance none, fps none, flow_shift none
+  queue of 64, aging 30s; 2 commands in flight for each group; 1000 finished jobs kept for 1d
+deadlines:
+  load 2m
+  warm_up 1m
+  job 1h
+  stall 1m
+  heartbeat 1s
+  heartbeat_miss 5s
+  shutdown_grace 10s
+  channel_progress 30s
+  encode 2m
+restarts: after 200ms to 30s, given up after 10 failed starts in a row
+note: jobs must say steps
 )");
 }
 
@@ -52,13 +75,16 @@ TEST_CASE("plan: the JSON form holds the same", "[config][plan]") {
   const StatusOr<Topology> topology =
       parse(with(kThreeGroups, "to: denoise", "consumer_shard_dim: 2\n    to: denoise"));
   REQUIRE(topology.ok());
-  const nlohmann::json plan = nlohmann::json::parse(planJson(*topology));
+  const nlohmann::json plan = nlohmann::json::parse(planJson(*topology, findingsFor(*topology)));
   CHECK(plan["sink"] == "decode");
   REQUIRE(plan["groups"].size() == 3);
   CHECK(plan["groups"][1]["name"] == "denoise");
   CHECK(plan["groups"][1]["threads"] == 2);
   CHECK(plan["groups"][1]["devices"] == nlohmann::json::array({"cpu"}));
   CHECK(plan["groups"][1]["memory_bytes_max"].is_null());
+  CHECK(plan["limits"]["steps_max"] == 1000);
+  CHECK(plan["deadlines_ms"]["job"].is_number());
+  CHECK(plan["defaults"]["frames"].is_null());
   REQUIRE(plan["edges"].size() == 2);
   CHECK(plan["edges"][0]["transport"] == "shm");
   CHECK(plan["edges"][0]["consumer_shard_dim"] == 2);

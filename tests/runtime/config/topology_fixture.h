@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "runtime/config/findings.h"
 #include "runtime/config/loader.h"
 
 namespace latentd::config {
@@ -25,6 +26,16 @@ edges:
 inline Surroundings testSurroundings() { return Surroundings{"/tmp", 8}; }
 
 inline StatusOr<Topology> parse(const std::string& yaml) { return parseTopology(yaml, "t.yaml", testSurroundings()); }
+
+// What a preflight would say of groups without a model, where nobody allows less than the topology.
+inline Findings findingsFor(const Topology& topology) {
+  Findings findings;
+  findings.weight_bytes.assign(topology.groups.size(), 0);
+  findings.process_bytes = uint64_t{300} << 20;
+  findings.limits = topology.limits;
+  findings.defaults = topology.defaults;
+  return findings;
+}
 
 // The message, or "OK".
 inline std::string refusal(const std::string& yaml) {

@@ -93,12 +93,28 @@ TEST_CASE("metrics: every name has the prefix and every label is of a closed set
   }
 }
 
-TEST_CASE("metrics: results and refusals are zero before the first job", "[metrics]") {
+TEST_CASE("metrics: what the start knows is zero before anything happens", "[metrics]") {
   Registry registry;
-  const JobMetrics job(registry);
+  JobMetrics job(registry);
+  EdgeMetrics edge(registry);
+  WorkerMetrics worker(registry);
+  const EncoderMetrics encoder(registry);
+  const ApiMetrics api(registry);
+  job.expect({"text"});
+  edge.expect({"a->b"});
+  worker.expect("text", 2);
   const std::string text = registry.expose();
-  CHECK(text.find("latentd_jobs_total{result=\"cancelled\"} 0") != std::string::npos);
-  CHECK(text.find("latentd_jobs_rejected_total{reason=\"queue_full\"} 0") != std::string::npos);
+  for (const char* sample :
+       {"jobs_total{result=\"cancelled\"}", "jobs_rejected_total{reason=\"not_ready\"}", "jobs_retried_total",
+        "job_seconds_count{result=\"failed\"}", "stage_seconds_count{stage=\"text\"}",
+        "stage_failures_total{reason=\"UNAVAILABLE\",stage=\"text\"}", "handoffs_total{edge=\"a->b\"}",
+        "handoff_seconds_count{edge=\"a->b\"}", "slots_discarded_total{edge=\"a->b\",reason=\"failed\"}",
+        "worker_restarts_total{group=\"text\",reason=\"heartbeat\"}", "worker_up{group=\"text\",rank=\"1\"}",
+        "encoder_failures_total{reason=\"DATA_LOSS\"}", "encode_seconds_count{format=\"gif\"}",
+        "grpc_requests_total{method=\"Watch\",result=\"OK\"}", "grpc_request_seconds_count{method=\"Drain\"}"}) {
+    CAPTURE(sample);
+    CHECK(text.find(std::string("latentd_") + sample + " 0\n") != std::string::npos);
+  }
 }
 
 TEST_CASE("metrics: the same label values are the same metric", "[metrics]") {

@@ -28,7 +28,7 @@ struct Fixture {
     options.ready = [this] {
       return is_ready ? absl::OkStatus() : absl::UnavailableError("denoise rank 0: no heartbeat for 6 s");
     };
-    options.config_text = "listen: 127.0.0.1:7411\n";
+    options.config_text = [](uint16_t port) { return "http: 127.0.0.1:" + std::to_string(port) + "\n"; };
     auto started = HttpEndpoint::start(std::move(options), registry);
     REQUIRE(started.ok());
     endpoint = std::move(started).value();
@@ -64,7 +64,7 @@ TEST_CASE("http: metrics, health and configuration are served", "[metrics][http]
   CHECK(health->body == "ok\n");
   auto config = fixture.client().Get("/config");
   REQUIRE(config);
-  CHECK(config->body == "listen: 127.0.0.1:7411\n");
+  CHECK(config->body == "http: 127.0.0.1:" + std::to_string(fixture.endpoint->port()) + "\n");
 }
 
 TEST_CASE("http: alive is not ready, and the reason is told", "[metrics][http]") {
@@ -85,9 +85,16 @@ TEST_CASE("http: other paths and methods are refused with a pointer", "[metrics]
   REQUIRE(missing);
   CHECK(missing->status == 404);
   CHECK(missing->body.find("/metrics") != std::string::npos);
-  auto posted = fixture.client().Post("/metrics", "x", "text/plain");
-  REQUIRE(posted);
-  CHECK(posted->status == 404);
+  for (const char* path : {"/metrics", "/healthz", "/readyz", "/config"}) {
+    const auto isRefused = [](const httplib::Result& answer) {
+      return answer && answer->status == 405 && answer->get_header_value("Allow") == "GET, HEAD";
+    };
+    CHECK(isRefused(fixture.client().Post(path, "x", "text/plain")));
+    CHECK(isRefused(fixture.client().Put(path, "x", "text/plain")));
+    CHECK(isRefused(fixture.client().Delete(path)));
+    CHECK(fixture.client().Head(path)->status == 200);
+  }
+  CHECK(fixture.client().Post("/nothing", "x", "text/plain")->status == 404);
 }
 
 TEST_CASE("http: a taken port names its holder", "[metrics][http]") {

@@ -17,6 +17,8 @@ struct Host final : DispatcherHost {
     JobSpec spec{queue.front(), {}, std::chrono::hours(1000)};
     spec.parameters.set_frames(1);
     queue.pop_front();
+    // Every other job may restart once.
+    spec.may_restart = spec.id.back() % 2 == 0 && restarted.count(spec.id) == 0;
     running.insert(spec.id);
     return spec;
   }
@@ -35,12 +37,18 @@ struct Host final : DispatcherHost {
     // CANCELLED only for those that were asked to; a failure may have come first.
     CHECK((status.code() != absl::StatusCode::kCancelled || cancelled.count(job) != 0));
   }
+  void onJobLost(const JobId& job, const Status&) override {
+    REQUIRE(running.erase(job) == 1);
+    REQUIRE(restarted.insert(job).second);
+    queue.push_front(job);
+  }
   void onGroupUnusable(GroupIndex, const Status&) override {}
 
   std::deque<JobId> queue;
   FakeOutputs outputs;
   std::set<JobId> running;
   std::set<JobId> cancelled;
+  std::set<JobId> restarted;
   std::map<JobId, Status> ended;
 };
 

@@ -18,7 +18,7 @@ constexpr milliseconds kStall{1000};
 struct Host final : DispatcherHost {
   std::optional<JobSpec> takeNextJob() override {
     if (queue.empty()) return std::nullopt;
-    JobSpec spec{queue.front(), {}, kStall};
+    JobSpec spec{queue.front(), {}, kStall, may_restart};
     spec.parameters.set_frames(5);
     queue.pop_front();
     return spec;
@@ -35,6 +35,7 @@ struct Host final : DispatcherHost {
     REQUIRE(ended.count(job) == 0);
     ended[job] = result.ok() ? absl::OkStatus() : result.status();
   }
+  void onJobLost(const JobId& job, const Status& cause) override { lost.emplace_back(job, cause); }
   void onGroupUnusable(GroupIndex group, const Status& cause) override { unusable.emplace_back(group.value, cause); }
 
   std::deque<JobId> queue;
@@ -44,6 +45,8 @@ struct Host final : DispatcherHost {
   uint32_t last_step = 0;
   int stages_ended = 0;
   std::map<JobId, Status> ended;
+  bool may_restart = false;
+  std::vector<std::pair<JobId, Status>> lost;
   std::vector<std::pair<uint32_t, Status>> unusable;
 };
 
@@ -282,6 +285,55 @@ TEST_CASE("dispatcher: a lost group fails what it holds; what has not reached it
   fixture.outputDone("b");
   CHECK(fixture.host.ended.at("b").ok());
   CHECK(fixture.host.queue.empty());
+}
+
+TEST_CASE("dispatcher: a job that may restart is handed back once no worker holds anything of it", "[supervisor]") {
+  Fixture fixture;
+  fixture.host.may_restart = true;
+  fixture.submit("a");
+  fixture.done(0, "a");
+  fixture.start(2, "a");
+  fixture.dispatcher.groupLost(GroupIndex(2), absl::UnavailableError("g2 died\n  its line"));
+  CHECK(fixture.host.ended.empty());
+  CHECK(fixture.host.lost.empty());  // g1 still holds it
+  SECTION("released") {
+    fixture.failed(1, "a", absl::StatusCode::kUnavailable);
+    REQUIRE(fixture.host.lost.size() == 1);
+    CHECK(fixture.host.lost[0].first == "a");
+    CHECK(messageOf(fixture.host.lost[0].second) == "g2 died (stage g2)\n  its line");
+    CHECK(!fixture.dispatcher.holds("a"));
+    CHECK(!fixture.host.outputs.find("a")->open);
+  }
+  SECTION("cancelled meanwhile") {
+    CHECK(fixture.dispatcher.end("a", absl::CancelledError("on request")));
+    CHECK(fixture.host.ended.empty());
+    fixture.failed(1, "a", absl::StatusCode::kUnavailable);
+    CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kCancelled);
+  }
+  SECTION("its deadline passed meanwhile") {
+    CHECK(fixture.dispatcher.end("a", absl::DeadlineExceededError("late")));
+    CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kDeadlineExceeded);
+    fixture.failed(1, "a", absl::StatusCode::kUnavailable);
+  }
+  CHECK(fixture.host.lost.size() + fixture.host.ended.size() == 1);
+  CHECK(fixture.dispatcher.running() == 0);
+}
+
+TEST_CASE("dispatcher: only a death restarts a job, also one that is known after its consequence", "[supervisor]") {
+  Fixture fixture;
+  fixture.host.may_restart = true;
+  fixture.submit("a");
+  fixture.failed(0, "a", absl::StatusCode::kResourceExhausted);
+  for (const uint32_t group : {1U, 2U})
+    fixture.failed(group, "a", absl::StatusCode::kCancelled);
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kResourceExhausted);
+
+  fixture.submit("b");
+  fixture.failed(1, "b", absl::StatusCode::kUnavailable);
+  fixture.dispatcher.groupLost(GroupIndex(0), absl::UnavailableError("g0 died"));
+  fixture.failed(2, "b", absl::StatusCode::kCancelled);
+  REQUIRE(fixture.host.lost.size() == 1);
+  CHECK(messageOf(fixture.host.lost[0].second).find("g0 died") == 0);
 }
 
 TEST_CASE("dispatcher: artifacts on a lost group's edges are lost with it", "[supervisor]") {

@@ -19,7 +19,9 @@ struct Host final : FleetHost {
   void onFleetReady() override { ++ready; }
   void onGroupLost(GroupIndex group, const Status& cause) override { lost.emplace_back(group.value, cause); }
   void onFleetFailed(const Status& cause) override { failures.push_back(cause); }
+  std::string workOf(GroupIndex) const override { return work; }
   void onWorkReport(WorkerId, const wire::WorkerEvent&) override { ++reports; }
+  std::string work;
   int edges_open = 0;
   int ready = 0;
   int reports = 0;
@@ -140,7 +142,7 @@ TEST_CASE("fleet: register, load, warm up, ready, channels, serving", "[supervis
   REQUIRE(fixture.link.sent.size() == 1);
   const wire::Load& load = fixture.link.sent[0].second.load();
   CHECK(load.group() == "g0");
-  CHECK(load.output_methods(0) == "run");
+  CHECK(load.stage() == "fake");
   CHECK(load.step_gate_id() == 0);
   CHECK(load.heartbeat_interval_ms() == 100);
   fixture.phase(Fixture::worker(0), "warming up");
@@ -266,6 +268,53 @@ TEST_CASE("fleet: a death kills the siblings and is explained; the next start wa
   CHECK(fixture.launcher.launches == 5);
 }
 
+TEST_CASE("fleet: a death in the middle of a job names the job, and one at the start its memory limit",
+          "[supervisor]") {
+  Fixture fixture({1});
+  fixture.topology.groups[0].memory_bytes_max = uint64_t{300} << 20;
+  fixture.fleet.start();
+  fixture.bringUp();
+  fixture.host.work = "running job 12ab, step 3 of 10";
+  fixture.exit(Fixture::worker(0), {true, SIGSEGV});
+  CHECK(fixture.cause().find("died while running job 12ab, step 3 of 10: signal SIGSEGV") != std::string::npos);
+  CHECK(fixture.cause().find("memory_max") == std::string::npos);
+
+  Fixture limited({1});
+  limited.topology.groups[0].memory_bytes_max = uint64_t{300} << 20;
+  limited.fleet.start();
+  limited.exit(Fixture::worker(0), {false, 127});
+  CHECK(limited.cause().find("died while starting: exit code 127; memory_max is 300MiB") != std::string::npos);
+}
+
+TEST_CASE("fleet: memory is summed by device and kind, and goes with its worker", "[supervisor]") {
+  Fixture fixture({1, 1});
+  fixture.fleet.start();
+  fixture.bringUp();
+  const auto beat = [&](uint32_t group, const std::string& device, const std::string& kind, uint64_t bytes) {
+    wire::WorkerEvent event = fixture.eventOf(Fixture::worker(group));
+    wire::DeviceMemory& memory = *event.mutable_heartbeat()->add_device_memory();
+    memory.set_device(device);
+    memory.set_kind(kind);
+    memory.set_bytes(bytes);
+    fixture.fleet.onEvent(fixture.connectionOf(Fixture::worker(group)), event);
+  };
+  const auto held = [&](const std::string& device, const std::string& kind) {
+    return fixture.metrics.device_memory.with(device, kind).Value();
+  };
+  beat(0, "cpu", "resident", 100);
+  beat(1, "cpu", "resident", 20);
+  CHECK(held("cpu", "resident") == 120);
+  beat(1, "cuda:0", "reserved", 7);
+  CHECK(held("cpu", "resident") == 100);
+  CHECK(held("cuda:0", "reserved") == 7);
+  v1::Topology topology;
+  fixture.fleet.fill(topology, [](GroupIndex) { return false; });
+  CHECK(topology.groups(0).workers(0).device_memory_bytes() == 0);
+  CHECK(topology.groups(1).workers(0).device_memory_bytes() == 7);
+  fixture.exit(Fixture::worker(1), {true, SIGKILL});
+  CHECK(held("cuda:0", "reserved") == 0);
+}
+
 TEST_CASE("fleet: a group comes back with a new epoch after its back-off, and is served", "[supervisor]") {
   Fixture fixture;
   fixture.fleet.start();
@@ -363,6 +412,17 @@ TEST_CASE("fleet: a stage that does not fit the topology is refused at start, by
   fixture.reapKilled();
   REQUIRE(fixture.host.failures.size() == 1);
   CHECK(fixture.host.failures[0].code() == absl::StatusCode::kInvalidArgument);
+
+  Fixture untaken({1});
+  untaken.fleet.start();
+  untaken.registerWorker(Fixture::worker(0));
+  wire::WorkerEvent returns = untaken.eventOf(Fixture::worker(0));
+  wire::Method& lonely = *returns.mutable_ready()->add_methods();
+  lonely.set_name("run");
+  lonely.add_outputs("latents");
+  untaken.fleet.onEvent(untaken.connectionOf(Fixture::worker(0)), returns);
+  for (const char* part : {"g0 rank 0 (fake)", "method run returns \"latents\"", "{from: g0.run, to: GROUP.METHOD}"})
+    CHECK(untaken.cause().find(part) != std::string::npos);
 
   Fixture unfed;
   unfed.fleet.start();

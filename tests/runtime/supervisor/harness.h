@@ -71,6 +71,8 @@ class Harness {
   // worker_binary: tests/support:fake_worker. script: see there.
   Harness(config::Topology topology, std::string worker_binary, const std::string& script = "")
       : topology_(std::move(topology)), folder_(makeFolder()) {
+    // Fake workers run "run" everywhere but at the end.
+    topology_.groups[topology_.sink].method = "show";
     std::ofstream(folder_ + "/script") << script;
     spawner_.emplace(std::vector<std::string>{"FAKE_WORKER_SCRIPT=" + folder_ + "/script"});
     auto dir = RuntimeDir::create(folder_);
@@ -138,10 +140,11 @@ class Harness {
     loop_.post([this] { supervisor_->interrupt(); });
   }
 
-  JobId submit(int priority = 0) {
+  JobId submit(int priority = 0, uint32_t retries = 0) {
     v1::SubmitRequest request;
     request.mutable_parameters()->set_prompt("a red ball");
     request.set_priority(priority);
+    request.set_retries(retries);
     const auto job = service().submit(request);
     INFO(job.status());
     REQUIRE(job.ok());

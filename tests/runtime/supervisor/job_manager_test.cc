@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "runtime/metrics/registry.h"
@@ -124,6 +125,53 @@ TEST_CASE("job_manager: a job from submission to its result", "[supervisor]") {
   CHECK(fixture.jobs.remove(id).ok());
   CHECK(fixture.outputs.removed == std::vector<JobId>{id});
   CHECK(fixture.jobs.get(id).status().code() == absl::StatusCode::kNotFound);
+}
+
+TEST_CASE("job_manager: a worker's death puts a job back at its old place, once", "[supervisor]") {
+  Fixture fixture;
+  v1::SubmitRequest request = Fixture::request();
+  request.set_retries(1);
+  const JobId id = fixture.jobs.submit(request)->id();
+  const JobId next = fixture.submit();
+  std::vector<v1::Job> seen;
+  const auto watch = fixture.jobs.watch(id, [&](const v1::Job& job) { seen.push_back(job); });
+  const auto loseGroup = [&] {
+    wire::StageStarted started;
+    started.set_job_id(id);
+    fixture.jobs.dispatcher().onStarted({}, started);
+    fixture.jobs.dispatcher().groupLost(GroupIndex(0), absl::UnavailableError("g0 died"));
+    fixture.jobs.pump();
+  };
+  loseGroup();
+  const v1::Job queued = *fixture.jobs.get(id);
+  CHECK(queued.state() == v1::JOB_STATE_QUEUED);
+  CHECK(queued.queue_position() == 1);
+  CHECK(queued.retries() == 1);
+  CHECK(queued.restarts() == 1);
+  CHECK(queued.restart_cause().message().find("g0 died") == 0);
+  CHECK(!queued.stages(0).has_start_time());
+  CHECK(fixture.jobs.get(next)->queue_position() == 2);
+  CHECK(fixture.metrics.retried.Value() == 1);
+  CHECK(std::any_of(seen.begin(), seen.end(),
+                    [](const v1::Job& job) { return job.state() == v1::JOB_STATE_QUEUED && job.restarts() == 1; }));
+  // The lost run's output ends late: that is not the next run's.
+  fixture.outputs.states[0]->done(absl::CancelledError("aborted"));
+  fixture.jobs.dispatcher().groupReady(GroupIndex(0));
+  fixture.jobs.pump();
+  fixture.runPosted();
+  REQUIRE(fixture.state(id) == v1::JOB_STATE_RUNNING);
+  SECTION("the second run succeeds") {
+    fixture.stageDone(id);
+    std::ofstream(fixture.result_path) << "result";
+    fixture.outputs.states[1]->done(media::OutputResult{fixture.result_path, 6, 5});
+    fixture.runPosted();
+    CHECK(fixture.state(id) == v1::JOB_STATE_SUCCEEDED);
+  }
+  SECTION("the second death is the last") {
+    loseGroup();
+    CHECK(fixture.state(id) == v1::JOB_STATE_FAILED);
+  }
+  CHECK(fixture.metrics.retried.Value() == 1);
 }
 
 TEST_CASE("job_manager: nothing is accepted before the model is known, or while draining", "[supervisor]") {

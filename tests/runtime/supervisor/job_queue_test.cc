@@ -41,12 +41,29 @@ TEST_CASE("job_queue: waiting raises a job past higher priorities that come late
   CHECK(queue.pop() == "late");
 }
 
+TEST_CASE("job_queue: a job comes back to its old place, even into a full queue", "[supervisor]") {
+  testing::ManualClock clock;
+  JobQueue queue(clock, 2, milliseconds(1000));
+  const auto place = queue.push("a", 0);
+  REQUIRE(place.ok());
+  REQUIRE(queue.pop() == "a");
+  clock.advance(milliseconds(500));
+  REQUIRE(queue.push("b", 0).ok());
+  REQUIRE(queue.push("urgent", 1).ok());
+  queue.restore("a", *place);
+  CHECK(queue.size() == 3);
+  CHECK(queue.position("urgent") == 1);
+  CHECK(queue.position("a") == 2);
+  CHECK(queue.position("b") == 3);
+  CHECK(!queue.push("c", 0).ok());
+}
+
 TEST_CASE("job_queue: a full queue refuses and says its bound", "[supervisor]") {
   const testing::ManualClock clock;
   JobQueue queue(clock, 2, milliseconds(1000));
   REQUIRE(queue.push("a", 0).ok());
   REQUIRE(queue.push("b", 0).ok());
-  const Status full = queue.push("c", 100);
+  const Status full = queue.push("c", 100).status();
   CHECK(full.code() == absl::StatusCode::kResourceExhausted);
   CHECK(messageOf(full).find("2 jobs wait") != std::string::npos);
   CHECK(queue.pop() == "a");

@@ -34,10 +34,10 @@ struct Fixture {
 
 TEST_CASE("job_table: only the changes of the table are possible", "[supervisor]") {
   const std::set<std::pair<v1::JobState, v1::JobState>> allowed = {
-      {v1::JOB_STATE_QUEUED, v1::JOB_STATE_RUNNING},      {v1::JOB_STATE_QUEUED, v1::JOB_STATE_CANCELLED},
-      {v1::JOB_STATE_QUEUED, v1::JOB_STATE_FAILED},       {v1::JOB_STATE_RUNNING, v1::JOB_STATE_SUCCEEDED},
-      {v1::JOB_STATE_RUNNING, v1::JOB_STATE_FAILED},      {v1::JOB_STATE_RUNNING, v1::JOB_STATE_CANCELLING},
-      {v1::JOB_STATE_CANCELLING, v1::JOB_STATE_CANCELLED}};
+      {v1::JOB_STATE_QUEUED, v1::JOB_STATE_RUNNING},       {v1::JOB_STATE_QUEUED, v1::JOB_STATE_CANCELLED},
+      {v1::JOB_STATE_QUEUED, v1::JOB_STATE_FAILED},        {v1::JOB_STATE_RUNNING, v1::JOB_STATE_SUCCEEDED},
+      {v1::JOB_STATE_RUNNING, v1::JOB_STATE_FAILED},       {v1::JOB_STATE_RUNNING, v1::JOB_STATE_CANCELLING},
+      {v1::JOB_STATE_CANCELLING, v1::JOB_STATE_CANCELLED}, {v1::JOB_STATE_RUNNING, v1::JOB_STATE_QUEUED}};
   for (int from = v1::JOB_STATE_QUEUED; from <= v1::JOB_STATE_CANCELLED; ++from) {
     for (int to = v1::JOB_STATE_QUEUED; to <= v1::JOB_STATE_CANCELLED; ++to) {
       const auto edge = std::pair(static_cast<v1::JobState>(from), static_cast<v1::JobState>(to));
@@ -76,6 +76,24 @@ TEST_CASE("job_table: what a job's end cuts off ends with it, what had ended kee
   CHECK(text.finish_time().seconds() == record.job.start_time().seconds());
   CHECK(record.job.stages(1).finish_time().seconds() == record.job.start_time().seconds() + 2);
   CHECK(!unstarted.job.stages(0).has_finish_time());
+}
+
+TEST_CASE("job_table: a restarted job is as if nothing of it had run, and says why", "[supervisor]") {
+  Fixture fixture;
+  JobRecord& record = fixture.add("a");
+  fixture.table.transition(record, v1::JOB_STATE_RUNNING);
+  record.job.mutable_stages(0)->set_step(3);
+  record.job.add_transfers()->set_edge("x");
+  fixture.table.restart(record, absl::UnavailableError("SIGKILL"));
+  CHECK(record.job.state() == v1::JOB_STATE_QUEUED);
+  CHECK(record.job.restarts() == 1);
+  CHECK(record.job.restart_cause().message() == "SIGKILL");
+  CHECK(!record.job.has_start_time());
+  CHECK(record.job.transfers_size() == 0);
+  REQUIRE(record.job.stages_size() == 2);
+  CHECK(record.job.stages(0).step() == 0);
+  CHECK(!record.job.stages(0).stage().empty());
+  CHECK(fixture.table.unfinished() == 1);
 }
 
 TEST_CASE("job_table: a request id finds its job until that is forgotten", "[supervisor]") {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/supervisor/utf8.h"
+#include "runtime/base/status_field.h"
 #include "tests/support/catch.h"
 
 namespace latentd::supervisor {
@@ -152,6 +152,15 @@ TEST_CASE("job_validation: a parameter that nobody has a default for is asked fo
   const auto result = effectiveParameters(prompt(), limits, 7);
   REQUIRE(!result.ok());
   CHECK(names(messageOf(result.status()), {"fps is not given"}));
+  limits.defaults.clear_frames();
+  limits.defaults.clear_height();
+  CHECK(names(messageOf(effectiveParameters(prompt(), limits, 7).status()), {"frames, height, fps are not given"}));
+  // What is there is checked all the same.
+  CHECK(checkDefaults(limits).ok());
+  limits.defaults.set_width(33);
+  const Status refused = checkDefaults(limits);
+  CHECK(names(messageOf(refused), {"width = 33"}));
+  CHECK(fieldOf(refused) == "width");
 }
 
 TEST_CASE("job_validation: the fields beside the parameters", "[supervisor]") {
@@ -160,6 +169,9 @@ TEST_CASE("job_validation: the fields beside the parameters", "[supervisor]") {
   request.set_priority(101);
   CHECK(names(messageOf(validateSubmission(request)), {"priority = 101", "nearest: 100"}));
   request.set_priority(-100);
+  request.set_retries(2);
+  CHECK(names(messageOf(validateSubmission(request)), {"retries = 2", "0 to 1"}));
+  request.set_retries(1);
   request.mutable_deadline()->set_seconds(0);
   CHECK(names(messageOf(validateSubmission(request)), {"deadline"}));
   request.mutable_deadline()->set_seconds(1);
@@ -201,20 +213,6 @@ TEST_CASE("job_validation: limits of stages and topology merge to the strictest"
   CHECK(merged.defaults.guidance_scale() == 5);
   CHECK(merged.defaults.has_negative_prompt());
   CHECK(toProto(merged).size_multiple() == 48);
-}
-
-TEST_CASE("utf8: the first invalid byte is found, in every kind of damage", "[supervisor]") {
-  CHECK(!firstInvalidUtf8(""));
-  CHECK(!firstInvalidUtf8("plain"));
-  CHECK(!firstInvalidUtf8("\xc2\x80 \xe0\xa0\x80 \xed\x9f\xbf \xef\xbf\xbd \xf0\x90\x80\x80 \xf4\x8f\xbf\xbf"));
-  CHECK(firstInvalidUtf8("ab\x80") == 2);            // continuation without a lead
-  CHECK(firstInvalidUtf8("a\xc3") == 1);             // cut
-  CHECK(firstInvalidUtf8("\xc0\xaf") == 0);          // overlong
-  CHECK(firstInvalidUtf8("\xe0\x9f\xbf") == 0);      // overlong
-  CHECK(firstInvalidUtf8("\xed\xa0\x80") == 0);      // surrogate
-  CHECK(firstInvalidUtf8("\xf0\x8f\xbf\xbf") == 0);  // overlong
-  CHECK(firstInvalidUtf8("\xf4\x90\x80\x80") == 0);  // above U+10FFFF
-  CHECK(firstInvalidUtf8("\xe2\x82(") == 0);         // wrong third byte
 }
 
 }  // namespace

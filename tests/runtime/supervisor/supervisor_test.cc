@@ -184,6 +184,22 @@ TEST_CASE("supervisor: a kill from outside fails the job at once, with rank, sta
   CHECK(contains(ended.error().message(), {"g1 rank 0 (fake)", "SIGKILL", "stage g1", "of 1000 steps done"}));
 }
 
+TEST_CASE("supervisor: a job that may be retried survives a death; each death is told with its own lines",
+          "[supervisor]") {
+  // Epoch 1 dies under the job, epoch 2 while it loads.
+  Harness harness(fastTopology({1, 1}), fakeWorker(), "g1 0 1 run segv\ng1 0 2 load exit\n");
+  REQUIRE(harness.waitReady());
+  const JobId id = harness.submit(0, 1);
+  const v1::Job ended = harness.waitJob(id);
+  CHECK(ended.state() == v1::JOB_STATE_SUCCEEDED);
+  CHECK(ended.restarts() == 1);
+  const std::string died = "died while running job " + id;
+  CHECK(contains(ended.restart_cause().message(), {"g1 rank 0 (fake)", died.c_str(), "fake worker: segv at run"}));
+  const std::string last = harness.service().topology().groups(1).last_failure().message();
+  CHECK(contains(last, {"died while loading", "fake worker: exit at load"}));
+  CHECK(!contains(last, {"segv at run"}));
+}
+
 TEST_CASE("supervisor: a worker that asks for it is replaced before the next job", "[supervisor]") {
   Harness harness(fastTopology({1}), fakeWorker(), "g0 0 1 run recycle\n");
   REQUIRE(harness.waitReady());

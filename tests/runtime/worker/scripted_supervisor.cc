@@ -202,9 +202,11 @@ ScriptedWorker& ScriptedSupervisor::startReady(const WorkerScript& script) {
   return worker;
 }
 
-void ScriptedSupervisor::connect(ScriptedWorker& producer, ScriptedWorker& consumer, uint32_t channel_id) {
+internal::v1::ChannelSpec channelBetween(const ScriptedWorker& producer, const ScriptedWorker& consumer,
+                                         uint32_t channel_id) {
   internal::v1::ChannelSpec spec;
   spec.set_channel_id(channel_id);
+  spec.set_transport("shm");
   spec.set_edge(producer.script.group + "->" + consumer.script.group);
   spec.set_producer_epoch(producer.script.epoch);
   spec.set_consumer_epoch(consumer.script.epoch);
@@ -214,6 +216,11 @@ void ScriptedSupervisor::connect(ScriptedWorker& producer, ScriptedWorker& consu
   spec.set_profiles_max(8);
   spec.set_unpooled_bytes_max(uint64_t{256} << 20);
   spec.set_progress_timeout_ms(20000);
+  return spec;
+}
+
+void ScriptedSupervisor::connect(ScriptedWorker& producer, ScriptedWorker& consumer, uint32_t channel_id) {
+  const internal::v1::ChannelSpec spec = channelBetween(producer, consumer, channel_id);
   const std::string path = directory_ + "/edge" + std::to_string(channel_id);
   const auto ready = [&](const auto& event) {
     return event.has_edge_ready() && event.edge_ready().channel_id() == channel_id;

@@ -103,6 +103,10 @@ class ScriptedSupervisor {
   ChildSpawner spawner_;
 };
 
+// One rank to one rank, with two slots.
+internal::v1::ChannelSpec channelBetween(const ScriptedWorker& producer, const ScriptedWorker& consumer,
+                                         uint32_t channel_id);
+
 // A command of the noop stage on channel numbers: 0 is none.
 internal::v1::RunStage noopCommand(const std::string& job, const std::string& method, uint32_t in, uint32_t out,
                                    uint64_t sequence, const std::string& prompt = "");

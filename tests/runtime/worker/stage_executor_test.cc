@@ -37,8 +37,9 @@ struct Fixture {
     channels.consumers[kIn] = in;
     channels.producers[kOut] = out;
     channels.producers[kOtherOut] = other_out;
+    device = *WorkerDevice::open({}, std::chrono::seconds(1));
     executor = std::make_unique<StageExecutor>(
-        StageExecutor::Environment{&channels, &events, &descriptors, ranks, kSpansMax},
+        StageExecutor::Environment{&channels, &events, &descriptors, device.get(), ranks, kSpansMax},
         StepGate::attach(std::move(gate), rank).value(),
         [run]() -> StatusOr<std::unique_ptr<stages::Stage>> { return std::make_unique<LambdaStage>(run); },
         [](const Status& status) { FAIL(status.ToString()); });
@@ -87,6 +88,7 @@ struct Fixture {
   std::shared_ptr<FakeConsumer> in = std::make_shared<FakeConsumer>();
   std::shared_ptr<FakeProducer> out = std::make_shared<FakeProducer>();
   std::shared_ptr<FakeProducer> other_out = std::make_shared<FakeProducer>();
+  std::unique_ptr<WorkerDevice> device;
   std::unique_ptr<StageExecutor> executor;  // last: it uses all of the above
 };
 
@@ -411,9 +413,10 @@ TEST_CASE("executor: a stage that does not start ends the commands sent ahead", 
   channels.producers[kOut] = std::make_shared<FakeProducer>();
   RecordingSink events;
   DescriptorInbox descriptors;
+  const auto device = *WorkerDevice::open({}, std::chrono::seconds(1));
   Barrier reported;
   StageExecutor executor(
-      {&channels, &events, &descriptors, 1}, StepGate::attach(StepGate::createRegion().value(), Rank(0)).value(),
+      {&channels, &events, &descriptors, device.get(), 1}, StepGate::attach(StepGate::createRegion().value(), Rank(0)).value(),
       []() -> StatusOr<std::unique_ptr<stages::Stage>> { return absl::NotFoundError("model.safetensors"); },
       [&](const Status& status) {
         if (status.code() == Code::kNotFound) reported.open();

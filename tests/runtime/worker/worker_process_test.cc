@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "runtime/base/unix_socket.h"
 #include "runtime/media/frame_ring.h"
 #include "tests/runtime/worker/scripted_supervisor.h"
 
@@ -58,7 +59,32 @@ TEST_CASE("worker process: registers, loads, reports ready, beats and shuts down
   CHECK(ready.ready().load_seconds() >= 0.15);
   const Event beat = worker.wait([](const Event& event) { return event.has_heartbeat(); }, 3);
   CHECK(beat.heartbeat().resident_bytes() > (1 << 20));
+  REQUIRE(beat.heartbeat().device_memory_size() == 2);
+  CHECK(beat.heartbeat().device_memory(0).device() == "cpu");
+  CHECK(beat.heartbeat().device_memory(0).kind() == "resident");
+  CHECK(beat.heartbeat().device_memory(0).bytes() == beat.heartbeat().resident_bytes());
+  CHECK(beat.heartbeat().device_memory(1).kind() == "pools");
+  CHECK(beat.heartbeat().device_memory(1).bytes() == 0);
   worker.shutdown();
+  CHECK(worker.exit().success());
+}
+
+TEST_CASE("worker process: an end, or a retire, interrupts a consumer that waits for its producer",
+          "[worker][process]") {
+  ScriptedSupervisor supervisor;
+  ScriptedWorker& worker = supervisor.startReady({.group = "relay"});
+  // Accepts, and never answers the handshake.
+  const std::string path = supervisor.directory() + "/mute";
+  const StatusOr<UnixListener> listener = UnixListener::bind(path, 1);
+  REQUIRE(listener.ok());
+  worker.openConsumer(channelBetween(worker, worker, 1), {path});
+  SECTION("retired") {
+    worker.retire(1);
+    const Event answer = worker.wait([](const Event& event) { return event.has_edge_ready(); });
+    CHECK(answer.edge_ready().status().code() == static_cast<int>(Code::kCancelled));
+    worker.wait([](const Event& event) { return event.has_edge_retired(); });
+  }
+  worker.shutdown(5000);
   CHECK(worker.exit().success());
 }
 
@@ -188,21 +214,11 @@ TEST_CASE("worker process: a cancelled producer's consumer is told, and both go 
   CHECK(codeOf(sink.end("queued")) == Code::kCancelled);
 }
 
-TEST_CASE("worker process: the supervisor can end promises that no command will", "[worker][process]") {
+TEST_CASE("worker process: the supervisor can discard what no command will take", "[worker][process]") {
   ScriptedSupervisor supervisor;
   ScriptedWorker& source = supervisor.startReady({.group = "source"});
   ScriptedWorker& sink = supervisor.startReady({.group = "relay"});
   supervisor.connect(source, sink, 1);
-  sink.run(noopCommand("a", "relay", 1, 0, 0));
-  ScriptedWorker::Command abort;
-  *abort.mutable_abort_refs()->add_refs() = noopCommand("a", "", 1, 0, 0).inputs(0);
-  abort.mutable_abort_refs()->mutable_status()->set_code(static_cast<int>(Code::kDeadlineExceeded));
-  abort.mutable_abort_refs()->mutable_status()->set_message("the job ran out of time");
-  source.send(abort);
-  const Event ended = sink.end("a");
-  CHECK(codeOf(ended) == Code::kDeadlineExceeded);
-  CHECK(ended.failed().status().message() == "the job ran out of time");
-
   source.run(noopCommand("b", "source", 0, 1, 1));
   CHECK(codeOf(source.end("b")) == Code::kOk);
   ScriptedWorker::Command discard;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/stages/cuda_device.h"
 #include "tests/support/catch.h"
 
 namespace latentd::stages {
@@ -39,9 +40,10 @@ class Context final : public RunContext {
   CollectedFrames sink;
 };
 
-NoopStage loaded(const Options& options) {
+NoopStage loaded(const Options& options, const std::string& device = "cpu") {
   NoopStage stage;
   LoadContext context;
+  context.device = device;
   context.options = options;
   REQUIRE(stage.load(context).ok());
   return stage;
@@ -94,6 +96,24 @@ TEST_CASE("noop: a payload of another job or with a hole is noticed", "[stages][
   CHECK(stage.run("relay", job(4), made, context).status().code() == absl::StatusCode::kDataLoss);
   made.forEachLeaf([](const at::Tensor& leaf) { leaf.slice(0, leaf.numel() - 1).fill_(0); });
   CHECK(stage.run("relay", job(3), made, context).status().code() == absl::StatusCode::kDataLoss);
+}
+
+TEST_CASE("noop: on a device payloads stay there, and are checked without a wait of the host", "[stages][noop][cuda]") {
+  if (!testing::hasCuda()) return;
+  const char* dtype = GENERATE("float32", "bfloat16", "uint8", "bool", "int64");
+  Context context;
+  NoopStage source =
+      loaded({{"bytes", "1000000"}, {"leaves", "3"}, {"dtype", dtype}, {"steps", "3"}}, testing::kCudaName);
+  NoopStage sink = loaded({}, testing::kCudaName);
+  const testing::HostNeverWaits guard;
+  const TensorTree made = source.run("source", job(), {}, context).value();
+  made.forEachLeaf([&](const at::Tensor& leaf) { CHECK(leaf.device() == testing::cudaDevice()); });
+  const TensorTree relayed = sink.run("relay", job(), made, context).value();
+  CHECK(sink.run("sink", job(), relayed, context).ok());
+  CHECK(context.sink.levels.size() == 4);
+  CHECK(context.finished == 5);
+  made.forEachLeaf([](const at::Tensor& leaf) { leaf.slice(0, leaf.numel() - 1).fill_(0); });
+  CHECK(sink.run("relay", job(), made, context).status().code() == absl::StatusCode::kDataLoss);
 }
 
 TEST_CASE("noop: steps come from the options or the job, and stop when told", "[stages][noop]") {

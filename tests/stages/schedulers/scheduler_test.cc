@@ -1,8 +1,12 @@
 #include "stages/schedulers/scheduler.h"
 
+#include <ATen/ops/stack.h>
+
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 
+#include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
 #include "tests/stages/temp_checkpoint.h"
 
@@ -74,7 +78,20 @@ at::Tensor trajectory(Scheduler& scheduler, const Golden& golden, int64_t steps,
   return samples;
 }
 
-TEST_CASE("scheduler: trajectories follow the reference", "[schedulers][golden]") {
+struct Trajectory {
+  const Golden& golden;
+  std::string name;
+  json options;
+  std::string kind;
+  int steps;
+  bool bf16;
+
+  std::unique_ptr<Scheduler> scheduler() const { return make(kind, options); }
+  at::ScalarType dtype() const { return bf16 ? at::kBFloat16 : at::kFloat; }
+};
+
+// Calls check for each trajectory of the goldens.
+void forEachTrajectory(const std::function<void(const Trajectory&)>& check) {
   for (const auto& oracle : testing::oracles()) {
     const Golden golden(oracle, "schedulers/schedulers");
     const json meta = golden.meta();
@@ -91,24 +108,53 @@ TEST_CASE("scheduler: trajectories follow the reference", "[schedulers][golden]"
       // Euler's entries are [options, arguments of set_timesteps]; a schedule given by hand is not ours.
       if (options.is_array() && !options[1].empty()) continue;
       INFO(oracle.name << " " << name);
-      const auto scheduler = make(kind, options.is_array() ? options[0] : options);
-      const at::Tensor ours = trajectory(*scheduler, golden, steps, bf16 ? at::kBFloat16 : at::kFloat);
-      at::Tensor theirs = golden.tensor(name);
-      CHECK(ours.scalar_type() == theirs.scalar_type());
-      CHECK(ours.isfinite().all().item<bool>());
-      if ((options.is_object() ? options.value("solver_type", "") : "") == "bh1") {
-        // The reference's own last step is inf * 0 here; all but it are compared, and ours is finite.
-        REQUIRE(theirs[steps - 1].isnan().all().item<bool>());
-        theirs = theirs.clone();
-        theirs[steps - 1].copy_(ours[steps - 1]);
-      }
-      CHECK(maxAbsDifference(ours, theirs) <= 2e-5);
-      // A second job through the same object gives the same.
-      CHECK(identical(trajectory(*scheduler, golden, steps, bf16 ? at::kBFloat16 : at::kFloat), ours));
+      check({golden, name, options.is_array() ? options[0] : options, kind, steps, bf16});
       ++checked;
     }
     CHECK(checked >= 15);
   }
+}
+
+TEST_CASE("scheduler: trajectories follow the reference", "[schedulers][golden]") {
+  forEachTrajectory([](const Trajectory& given) {
+    const auto scheduler = given.scheduler();
+    const at::Tensor ours = trajectory(*scheduler, given.golden, given.steps, given.dtype());
+    at::Tensor theirs = given.golden.tensor(given.name);
+    CHECK(ours.scalar_type() == theirs.scalar_type());
+    CHECK(ours.isfinite().all().item<bool>());
+    if (given.options.value("solver_type", "") == "bh1") {
+      // The reference's own last step is inf * 0 here; all but it are compared, and ours is finite.
+      REQUIRE(theirs[given.steps - 1].isnan().all().item<bool>());
+      theirs = theirs.clone();
+      theirs[given.steps - 1].copy_(ours[given.steps - 1]);
+    }
+    CHECK(maxAbsDifference(ours, theirs) <= 2e-5);
+    // A second job through the same object gives the same.
+    CHECK(identical(trajectory(*scheduler, given.golden, given.steps, given.dtype()), ours));
+  });
+}
+
+TEST_CASE("scheduler: on a device trajectories are a CPU's, and the host never waits", "[schedulers][golden][cuda]") {
+  if (!testing::hasCuda()) return;
+  forEachTrajectory([](const Trajectory& given) {
+    const at::Tensor expected = trajectory(*given.scheduler(), given.golden, given.steps, given.dtype());
+    const at::Tensor outputs = given.golden.tensor("model_outputs").to(testing::cudaDevice(), given.dtype());
+    at::Tensor sample = given.golden.tensor("sample0").to(testing::cudaDevice());
+    const auto scheduler = given.scheduler();
+    scheduler->setTimesteps(given.steps);
+    std::vector<at::Tensor> samples;
+    {
+      const testing::HostNeverWaits guard;
+      for (int64_t i = 0; i < given.steps; ++i) {
+        sample = scheduler->step(outputs[i], sample);
+        samples.push_back(sample);
+      }
+    }
+    CHECK(sample.device() == testing::cudaDevice());
+    CHECK(sample.scalar_type() == expected.scalar_type());
+    // In bfloat16 a device does not round sigma before its product with the velocity, a CPU does.
+    CHECK(maxAbsDifference(at::stack(samples), expected) <= (given.bf16 ? 0.05 : 2e-5));
+  });
 }
 
 // Takes the models' raw outputs from a pipeline's golden: guidance and solver alone.

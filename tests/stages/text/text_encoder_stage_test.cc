@@ -1,7 +1,11 @@
 #include "stages/text/text_encoder_stage.h"
 
+#include <c10/cuda/CUDAStream.h>
+
 #include <nlohmann/json.hpp>
 
+#include "stages/device/transfer.h"
+#include "tests/stages/cuda_device.h"
 #include "tests/stages/temp_checkpoint.h"
 #include "tests/stages/text/prompts.h"
 
@@ -110,6 +114,25 @@ TEST_CASE("text_encoder: from prompt to embeddings as the reference", "[text][go
         CHECK(maxAbsDifference(embeds[0], golden.tensor(name)) <= kFloatLimit);
       }
     }
+  }
+}
+
+TEST_CASE("text_encoder: on a device the embeddings stay there, with zeros behind the text", "[text][cuda]") {
+  if (!testing::hasCuda()) return;
+  TextEncoderStage here;
+  TextEncoderStage there;
+  loadStage(here, {.model_dir = demoModel()});
+  loadStage(there, {.model_dir = demoModel(), .device = testing::kCudaName});
+  const SamplingParameters job = parameters("two dogs run across the city streets", "blurry");
+  const TensorTree expected = encoded(here, job);
+  const testing::HostNeverWaits guard;
+  const TensorTree outputs = encoded(there, job);
+  for (const std::string key : {"prompt_embeds", "negative_prompt_embeds"}) {
+    CHECK(tensorAt(outputs, key).device() == testing::cudaDevice());
+    const at::Tensor embeds = toPinnedHost(tensorAt(outputs, key));
+    REQUIRE(cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream().stream()) == cudaSuccess);
+    CHECK(maxAbsDifference(embeds, tensorAt(expected, key)) <= 1e-4);
+    CHECK(embeds.eq(0).equal(tensorAt(expected, key).eq(0)));
   }
 }
 

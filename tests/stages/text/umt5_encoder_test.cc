@@ -5,6 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "tests/stages/cuda_device.h"
 #include "tests/stages/temp_checkpoint.h"
 #include "tests/stages/text/prompts.h"
 
@@ -23,8 +24,8 @@ using testing::TempCheckpoint;
 
 constexpr double kFloatLimit = 2e-5;
 
-Umt5Encoder load(const std::string& directory, at::ScalarType dtype = at::kFloat) {
-  auto encoder = Umt5Encoder::load(directory, {.dtype = dtype});
+Umt5Encoder load(const std::string& directory, at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU) {
+  auto encoder = Umt5Encoder::load(directory, {.dtype = dtype, .device = device});
   REQUIRE(problem(encoder.status()) == "");
   return *std::move(encoder);
 }
@@ -99,6 +100,40 @@ TEST_CASE("umt5: float16 keeps the last weight of the feed-forward part in float
       CHECK(rmsDifference(hidden, expected) <= rmsDifference(golden.tensor(name + ".hidden_bf16"), expected) / 4);
     });
   });
+}
+
+TEST_CASE("umt5: on a device hidden states are the reference's, to 1e-4 in float32", "[text][golden][cuda]") {
+  if (!testing::hasCuda()) return;
+  forEachModel([](const std::string& directory, const Golden& golden) {
+    const Umt5Encoder encoder = load(directory, at::kFloat, testing::cudaDevice());
+    const Umt5Encoder bfloat16 = load(directory, at::kBFloat16, testing::cudaDevice());
+    const Umt5Encoder half = load(directory, at::kHalf, testing::cudaDevice());
+    forEachText(golden, ".hidden_bf16", [&](const std::string& name, const std::vector<int64_t>& ids) {
+      const at::Tensor expected = golden.tensor(name + ".hidden");
+      CHECK(maxAbsDifference(encoder.encode(ids), expected) <= 1e-4);
+      const double theirs = rmsDifference(golden.tensor(name + ".hidden_bf16"), expected);
+      const double ours = rmsDifference(bfloat16.encode(ids), expected);
+      INFO("of the reference's " << ours / theirs);
+      CHECK(ours <= 1.25 * theirs);
+      CHECK(rmsDifference(half.encode(ids), expected) <= theirs / 4);
+    });
+  });
+}
+
+TEST_CASE("umt5: on a device the host never waits, and the same text gives the same bits", "[text][cuda]") {
+  if (!testing::hasCuda()) return;
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const Umt5Encoder encoder =
+      load(testing::trimmedOracle().checkpoint("wan21-t2v") + "/text_encoder", dtype, testing::cudaDevice());
+  at::Tensor first;
+  at::Tensor second;
+  {
+    const testing::HostNeverWaits guard;
+    first = encoder.encode({261, 382, 265, 1});
+    encoder.encode({1});
+    second = encoder.encode({261, 382, 265, 1});
+  }
+  CHECK(testing::identical(second, first));
 }
 
 TEST_CASE("umt5: positions fall in the reference's buckets and give its biases", "[text][golden]") {

@@ -9,6 +9,7 @@
 
 #include "stages/vae/vae_decoder_stage.h"
 #include "stages/vae/vae_encoder_stage.h"
+#include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
 #include "tests/stages/temp_checkpoint.h"
 
@@ -220,6 +221,62 @@ TEST_CASE("VAE decoder stage: bfloat16 weights emit float32 frames near those of
   }
   CHECK(testing::rmsDifference(videos[1], videos[0]) <= 0.02);  // the goldens' bf16 is 4e-3 to 1.5e-2 off
   CHECK_FALSE(videos[1].equal(videos[0]));
+}
+
+TEST_CASE("VAE stages: on a device frames arrive on the host in order, while the next are decoded", "[vae][cuda]") {
+  if (!testing::hasCuda()) return;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    VaeDecoderStage here;
+    VaeDecoderStage there;
+    loadInto(here, anOracle().checkpoint(kModel), dtype);
+    LoadContext load = context(anOracle().checkpoint(kModel), dtype);
+    load.device = testing::kCudaName;
+    REQUIRE(problem(there.load(load)) == "");
+    REQUIRE(problem(there.warmUp()) == "");
+    const at::Tensor latents = at::randn({1, 16, 4, 4, 6});
+    RecordingContext expected;
+    REQUIRE(problem(here.run("decode", jobOf(latents), inputs("latents", latents), expected).status()) == "");
+    RecordingContext run;
+    {
+      const testing::HostNeverWaits guard;
+      REQUIRE(problem(there.run("decode", jobOf(latents), inputs("latents", latents), run).status()) == "");
+    }
+    CHECK(run.events == std::vector<std::string>{"begin 0/4", "begin 1/4", "write 1", "end 0/4", "begin 2/4", "write 4",
+                                                 "end 1/4", "begin 3/4", "write 4", "end 2/4", "write 4", "end 3/4"});
+    const at::Tensor video = at::cat(run.written);
+    CHECK(video.is_cpu());
+    if (dtype == DType::kFloat32) {
+      CHECK(maxAbsDifference(video, at::cat(expected.written)) <= 1e-4);
+    } else {
+      CHECK(testing::rmsDifference(video, at::cat(expected.written)) <= 0.02);
+    }
+  }
+}
+
+TEST_CASE("VAE stages: on a device a job stopped between chunks leaves the stage as new", "[vae][cuda]") {
+  if (!testing::hasCuda()) return;
+  VaeDecoderStage stage;
+  LoadContext load = context(anOracle().checkpoint(kModel), DType::kBFloat16);
+  load.device = testing::kCudaName;
+  REQUIRE(problem(stage.load(load)) == "");
+  const at::Tensor latents = at::randn({1, 16, 3, 2, 3});
+  const auto run = [&](RecordingContext& context) {
+    return stage.run("decode", jobOf(latents), inputs("latents", latents), context).status();
+  };
+  RecordingContext whole;
+  REQUIRE(problem(run(whole)) == "");
+  for (uint32_t step : {0u, 1u, 2u}) {
+    RecordingContext cancelled;
+    cancelled.cancel_at = step;
+    CHECK(run(cancelled).code() == absl::StatusCode::kCancelled);
+    CHECK(cancelled.written.size() == step);
+    RecordingContext broken;
+    broken.fail_at = step + 1;
+    CHECK(run(broken).code() == absl::StatusCode::kUnavailable);
+    RecordingContext again;
+    CHECK(problem(run(again)) == "");
+    CHECK(at::cat(again.written).equal(at::cat(whole.written)));
+  }
 }
 
 TEST_CASE("VAE encoder stage: videos of the goldens become their normalised latents", "[vae]") {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "stages/noise/noise.h"
+#include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
 #include "tests/stages/temp_checkpoint.h"
 #include "tests/stages/wan/step_recorder.h"
@@ -24,10 +25,13 @@ constexpr int64_t kRows = 512;
 
 std::string checkpoint() { return testing::oracles().front().checkpoint("wan21-t2v"); }
 
-WanDenoiser load(const std::string& model_dir, const std::string& batching = "auto", DType dtype = DType::kFloat32) {
+WanDenoiser load(const std::string& model_dir, const std::string& batching = "auto", DType dtype = DType::kFloat32,
+                 const std::string& device = "cpu") {
   WanDenoiser denoiser;
-  REQUIRE(problem(denoiser.load(
-              {.model_dir = model_dir, .dtype = dtype, .options = {{"guidance_batching", batching}}})) == "");
+  REQUIRE(
+      problem(denoiser.load(
+          {.model_dir = model_dir, .device = device, .dtype = dtype, .options = {{"guidance_batching", batching}}})) ==
+      "");
   return denoiser;
 }
 
@@ -134,6 +138,49 @@ TEST_CASE("wan denoiser: a cancelled job ends before its step, and the next job 
   const Status status = denoiser.run("denoise", smallJob(), inputsOf(denoiser), context).status();
   CHECK(status.code() == absl::StatusCode::kCancelled);
   CHECK(context.finished() == std::vector<uint32_t>{0});
+  CHECK(denoise(denoiser, smallJob()).equal(whole));
+}
+
+// ---- on a device --------------------------------------------------------------------------------------------
+
+TEST_CASE("wan denoiser: on a device the latents are a CPU's, and the host never waits in the steps", "[wan][cuda]") {
+  if (!testing::hasCuda()) return;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (const char* batching : {"batched", "separate"}) {
+      INFO(toString(dtype) << " " << batching);
+      WanDenoiser here = load(checkpoint(), batching, dtype);
+      WanDenoiser there = load(checkpoint(), batching, dtype, testing::kCudaName);
+      REQUIRE(problem(there.warmUp()) == "");
+      CHECK(there.weightBytes() == here.weightBytes());
+      StepRecorder context;
+      at::Tensor latents;
+      {
+        const testing::HostNeverWaits guard;
+        latents = latentsOf(there.run("denoise", smallJob(), inputsOf(there), context));
+      }
+      CHECK(latents.device() == testing::cudaDevice());
+      CHECK(latents.scalar_type() == at::kFloat);
+      CHECK(context.finished() == std::vector<uint32_t>{0, 1, 2});
+      if (dtype == DType::kFloat32) {
+        CHECK(maxAbsDifference(latents, denoise(here, smallJob())) <= 1e-4);
+      } else {
+        WanDenoiser exact = load(checkpoint(), batching);
+        const at::Tensor expected = denoise(exact, smallJob());
+        CHECK(testing::rmsDifference(latents, expected) <=
+              1.25 * testing::rmsDifference(denoise(here, smallJob()), expected));
+      }
+    }
+  }
+}
+
+TEST_CASE("wan denoiser: on a device the same seed gives the same bits, also after a cancelled job", "[wan][cuda]") {
+  if (!testing::hasCuda()) return;
+  WanDenoiser denoiser = load(checkpoint(), "auto", DType::kBFloat16, testing::kCudaName);
+  const at::Tensor whole = denoise(denoiser, smallJob());
+  StepRecorder context(2);
+  const Status status = denoiser.run("denoise", smallJob(), inputsOf(denoiser), context).status();
+  CHECK(status.code() == absl::StatusCode::kCancelled);
+  CHECK(context.finished() == std::vector<uint32_t>{0, 1});
   CHECK(denoise(denoiser, smallJob()).equal(whole));
 }
 
@@ -278,10 +325,14 @@ TEST_CASE("wan denoiser: damaged and missing files are named", "[wan]") {
 
 TEST_CASE("wan denoiser: options and devices it does not know are refused", "[wan]") {
   CHECK_THAT(loadProblem(checkpoint(), {{"guidance_batching", "both"}}),
-             Contains("guidance_batching = \"both\", expected auto, batched or separate"));
-  CHECK_THAT(loadProblem(checkpoint(), {{"batching", "auto"}}), Contains("option \"batching\" is unknown"));
+             Contains("guidance_batching: \"both\" is not auto, batched or separate"));
+  CHECK_THAT(loadProblem(checkpoint(), {{"batching", "auto"}}), Contains("has no option \"batching\""));
   WanDenoiser denoiser;
   CHECK_THAT(problem(denoiser.load({.model_dir = checkpoint(), .device = "tpu"})), Contains("device \"tpu\""));
+  CHECK_THAT(problem(denoiser.load({.model_dir = checkpoint(), .device = "cuda"})), Contains("\"cuda:N\""));
+  const Status absent = denoiser.load({.model_dir = checkpoint(), .device = "cuda:99"});
+  CHECK(absent.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK_THAT(messageOf(absent), Contains("\"cuda:99\": this process sees"));
   CHECK_THAT(problem(denoiser.load({.model_dir = checkpoint(), .dtype = DType::kInt64})), Contains("dtype int64"));
 }
 

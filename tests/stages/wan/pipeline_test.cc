@@ -11,6 +11,7 @@
 #include "stages/text/text_encoder_stage.h"
 #include "stages/wan/attention.h"
 #include "stages/wan/denoiser.h"
+#include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
 #include "tests/stages/temp_checkpoint.h"
 #include "tests/stages/wan/step_recorder.h"
@@ -33,10 +34,10 @@ constexpr uint64_t kLastSeed = 3200;
 bool isBFloat16(const json& meta) { return meta["transformer_dtype"] == "torch.bfloat16"; }
 
 // prompt_embeds and negative_prompt_embeds, as the worker of the text group makes them.
-TensorTree encodeText(const Oracle& oracle, const std::string& model, const json& meta, const json& prompt,
-                      DType dtype) {
+TensorTree encodeText(const Oracle& oracle, const std::string& model, const json& meta, const json& prompt, DType dtype,
+                      const std::string& device = "cpu") {
   TextEncoderStage encoder;
-  REQUIRE(problem(encoder.load({.model_dir = oracle.checkpoint(model), .dtype = dtype})) == "");
+  REQUIRE(problem(encoder.load({.model_dir = oracle.checkpoint(model), .device = device, .dtype = dtype})) == "");
   SamplingParameters job;
   job.prompt = prompt.get<std::string>();
   job.negative_prompt = meta["negative_prompt"].is_null() ? "" : meta["negative_prompt"].get<std::string>();
@@ -134,7 +135,7 @@ uint64_t seedOf(const at::Tensor& latents) {
 }
 
 at::Tensor runStage(const Oracle& oracle, const std::string& model, const Golden& golden, const json& meta, DType dtype,
-                    const std::string& batching) {
+                    const std::string& batching, const std::string& device = "cpu") {
   testing::TempCheckpoint files;
   files.copy(oracle.checkpoint(model));
   json scheduler = meta["scheduler_config"];
@@ -143,6 +144,7 @@ at::Tensor runStage(const Oracle& oracle, const std::string& model, const Golden
 
   WanDenoiser denoiser;
   REQUIRE(problem(denoiser.load({.model_dir = files.path() + "/" + model,
+                                 .device = device,
                                  .dtype = dtype,
                                  .options = {{"guidance_batching", batching}}})) == "");
   SamplingParameters job;
@@ -153,7 +155,7 @@ at::Tensor runStage(const Oracle& oracle, const std::string& model, const Golden
   job.guidance_scale = meta["guidance_scale"].get<double>();
   job.seed = seedOf(golden.tensor("latents_init"));
   StepRecorder context;
-  auto outputs = denoiser.run("denoise", job, encodeText(oracle, model, meta, meta["prompt"], dtype), context);
+  auto outputs = denoiser.run("denoise", job, encodeText(oracle, model, meta, meta["prompt"], dtype, device), context);
   REQUIRE(problem(outputs.status()) == "");
   return embeddings(*outputs, "latents");
 }
@@ -178,6 +180,34 @@ TEST_CASE("wan pipeline: text encoder and denoiser end with the reference's late
         } else {
           CHECK(maxAbsDifference(float32, expected) <= 1e-4);
         }
+      }
+      ++checked;
+    }
+    CHECK(checked >= 6);
+  }
+}
+
+TEST_CASE("wan pipeline: on a device text encoder and denoiser end with the reference's latents",
+          "[wan][golden][cuda]") {
+  if (!testing::hasCuda()) return;
+  for (const Oracle& oracle : testing::oracles()) {
+    int checked = 0;
+    for (const std::string& name : oracle.goldens("wan21-t2v", "pipeline_")) {
+      const Golden golden(oracle, name);
+      const json meta = golden.meta();
+      if (!meta["prompt"].is_string()) continue;
+      INFO(oracle.name << " " << name);
+      const at::Tensor expected = golden.tensor("latents_final");
+      const at::Tensor float32 =
+          runStage(oracle, "wan21-t2v", golden, meta, DType::kFloat32, "batched", testing::kCudaName);
+      if (isBFloat16(meta)) {
+        const at::Tensor bfloat16 =
+            runStage(oracle, "wan21-t2v", golden, meta, DType::kBFloat16, "batched", testing::kCudaName);
+        // Both are as far from float32.
+        CHECK(rmsDifference(bfloat16, float32) <= 1.25 * rmsDifference(expected, float32));
+      } else {
+        // Two stages, and the solver's steps over their difference.
+        CHECK(maxAbsDifference(float32, expected) <= 2e-4);
       }
       ++checked;
     }

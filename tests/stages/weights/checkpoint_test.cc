@@ -1,7 +1,12 @@
 #include "stages/weights/checkpoint.h"
 
-#include <algorithm>
+#include <ATen/ops/full.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+
+#include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
 #include "tests/stages/temp_checkpoint.h"
 
@@ -43,6 +48,51 @@ TEST_CASE("checkpoint: a matching dtype is a view that outlives the reader, anot
     CHECK(problem(reader.finish()) == "");
   }
   CHECK(viewed[0].item<double>() == 1.5);
+}
+
+TEST_CASE("checkpoint: on a device tensors are what they are on a CPU", "[weights][cuda]") {
+  if (!testing::hasCuda()) return;
+  for (const auto& oracle : testing::oracles()) {
+    for (const char* component : {"wan21-t2v/transformer", "wan21-t2v/vae", "wan22-a14b/text_encoder"}) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+        INFO(oracle.name << " " << component << " " << dtype);
+        WeightReader here = open(oracle.checkpoint(component));
+        WeightReader there = open(oracle.checkpoint(component));
+        for (const auto& item : std::filesystem::directory_iterator(oracle.checkpoint(component))) {
+          if (item.path().extension() != ".safetensors") continue;
+          const auto file = SafetensorsFile::open(item.path().string());
+          REQUIRE(problem(file.status()) == "");
+          for (const auto& [name, entry] : (*file)->entries()) {
+            const at::Tensor expected = here.take(name, entry.shape, dtype);
+            const at::Tensor tensor = there.take(name, entry.shape, dtype, testing::cudaDevice());
+            CHECK(tensor.device() == testing::cudaDevice());
+            CHECK(testing::identical(tensor.cpu(), expected));
+          }
+        }
+        CHECK(there.takenBytes() == here.takenBytes());
+      }
+    }
+  }
+}
+
+TEST_CASE("checkpoint: on a device a tensor of many pieces is whole, as it is stored and converted",
+          "[weights][cuda]") {
+  if (!testing::hasCuda()) return;
+  constexpr int64_t kElements = (int64_t{40} << 20) + 3;  // 160 MiB: five pieces and a rest, none of them aligned
+  std::vector<float> values(kElements);
+  std::iota(values.begin(), values.end(), 0.0F);
+  TempCheckpoint files;
+  files.writeSafetensors(kFile, R"({"a":{"dtype":"F32","shape":[41943043],"data_offsets":[0,167772172]}})",
+                         bytesOf(values));
+  WeightReader reader = open(files.path());
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor expected = reader.take("a", {kElements}, dtype);
+    // Memory that was in use until now, as in a load: what the piece overtakes would be lost.
+    at::Tensor tensor = at::full({kElements}, -1.0, at::TensorOptions().device(testing::cudaDevice()));
+    tensor = at::Tensor();
+    tensor = reader.take("a", {kElements}, dtype, testing::cudaDevice());
+    CHECK(testing::identical(tensor.cpu(), expected));
+  }
 }
 
 TEST_CASE("checkpoint: an unaligned tensor is copied, not viewed", "[weights]") {

@@ -71,6 +71,12 @@ TEST_CASE("latentctl: a stage that ended with its failed job was cut off", "[lat
   CHECK_FALSE(wasCutOff(job, stage));
 }
 
+TEST_CASE("latentctl: a restart is told in one line", "[latentctl][text]") {
+  v1::Job job;
+  job.mutable_restart_cause()->set_message("denoise rank 0: died: signal SIGKILL; its last lines:\n  a\n  b");
+  CHECK(restartText(job) == "denoise rank 0: died: signal SIGKILL; its last lines:");
+}
+
 TEST_CASE("latentctl: states read as words", "[latentctl][text]") {
   CHECK(stateName(v1::JOB_STATE_CANCELLING) == "cancelling");
   CHECK(stateName(v1::WORKER_STATE_WARMING_UP) == "warming up");

@@ -1,9 +1,9 @@
-#include "runtime/supervisor/utf8.h"
+#include "runtime/base/utf8.h"
 
 #include <algorithm>
 #include <cstdint>
 
-namespace latentd::supervisor {
+namespace latentd {
 namespace {
 
 struct Lead {
@@ -43,4 +43,4 @@ std::optional<size_t> firstInvalidUtf8(std::string_view text) {
   return std::nullopt;
 }
 
-}  // namespace latentd::supervisor
+}  // namespace latentd

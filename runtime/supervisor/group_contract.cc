@@ -1,0 +1,89 @@
+#include "runtime/supervisor/group_contract.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "runtime/base/status_field.h"
+
+namespace latentd::supervisor {
+namespace {
+
+namespace wire = internal::v1;
+
+const wire::Method* find(const Methods& methods, const std::string& name) {
+  const auto found =
+      std::find_if(methods.begin(), methods.end(), [&](const wire::Method& method) { return method.name() == name; });
+  return found == methods.end() ? nullptr : &*found;
+}
+
+std::string quoted(const google::protobuf::RepeatedPtrField<std::string>& names) {
+  return fmt::format("\"{}\"", fmt::join(names, "\", \""));
+}
+
+}  // namespace
+
+wire::Load loadOf(const config::Topology& topology, GroupIndex group, Rank rank) {
+  const config::GroupSpec& spec = topology.groups[group.value];
+  wire::Load load;
+  load.set_group(spec.name);
+  load.set_rank(rank.value);
+  load.set_world_size(spec.ranks());
+  load.set_stage(spec.stage);
+  load.set_model_dir(spec.model_dir);
+  load.set_device(config::toString(spec.devices[rank.value]));
+  load.set_dtype(static_cast<v1::DType>(spec.dtype));
+  load.mutable_stage_options()->insert(spec.options.begin(), spec.options.end());
+  load.set_threads(spec.threads);
+  load.set_heartbeat_interval_ms(static_cast<uint32_t>(topology.deadlines.heartbeat.count()));
+  load.set_device_timeout_ms(static_cast<uint32_t>(topology.deadlines.channel_progress.count()));
+  return load;
+}
+
+Status checkMethod(const config::Topology& topology, GroupIndex group, const Methods& methods) {
+  const config::GroupSpec& spec = topology.groups[group.value];
+  const wire::Method* method = find(methods, spec.method);
+  const bool feeds = std::any_of(topology.edges.begin(), topology.edges.end(),
+                                 [&](const config::EdgeSpec& edge) { return edge.from == group.value; });
+  const bool is_sink = group.value == topology.sink;
+  std::string wrong;
+  if (method == nullptr) {
+    std::string known;
+    for (const wire::Method& candidate : methods)
+      known += (known.empty() ? "" : ", ") + candidate.name();
+    wrong = fmt::format("it has no method \"{}\"; it has: {}", spec.method, known);
+  } else if (!feeds && method->outputs_size() != 0) {
+    wrong = fmt::format(
+        "method {} returns {}, and no edge takes that: add an edge {{from: {}.{}, to: GROUP.METHOD}}, or end the edges "
+        "with a method that emits frames",
+        spec.method, quoted(method->outputs()), spec.name, spec.method);
+  } else if (method->emits_frames() != is_sink) {
+    wrong = fmt::format("method {} {} frames: exactly the last group of the edges emits them", spec.method,
+                        is_sink ? "does not emit" : "emits");
+  } else if (feeds && method->outputs_size() == 0) {
+    wrong = fmt::format("method {} returns nothing, so no edge can start from it", spec.method);
+  }
+  return wrong.empty() ? absl::OkStatus() : atField(absl::InvalidArgumentError(wrong), "method");
+}
+
+std::optional<MissingInput> findMissingInput(const config::Topology& topology,
+                                             const std::vector<const Methods*>& methods) {
+  for (uint32_t group = 0; group < topology.groups.size(); ++group) {
+    std::vector<std::string> brought;
+    for (const config::EdgeSpec& edge : topology.edges) {
+      if (edge.to != group) continue;
+      const auto& outputs = find(*methods[edge.from], topology.groups[edge.from].method)->outputs();
+      brought.insert(brought.end(), outputs.begin(), outputs.end());
+    }
+    for (const std::string& input : find(*methods[group], topology.groups[group].method)->inputs()) {
+      if (std::find(brought.begin(), brought.end(), input) != brought.end()) continue;
+      return MissingInput{GroupIndex(group), absl::InvalidArgumentError(fmt::format(
+                                                 "{} needs \"{}\", which no edge brings (they bring: {})",
+                                                 topology.groups[group].name, input, fmt::join(brought, ", ")))};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace latentd::supervisor

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/base/child_spawner.h"
+#include "runtime/base/status.h"
+#include "runtime/config/findings.h"
+#include "runtime/config/topology.h"
+
+namespace latentd::supervisor {
+
+// Asks the worker program what its stages say of the topology, reading configurations and headers, no weights, and
+// checks it against the edges, the limits and the defaults. Waits at most deadlines.load for the program, which is one
+// process for all groups. INVALID_ARGUMENT for what the file says wrong: a line "FILE:LINE: KEY: ..." for each problem;
+// other codes if the program does not answer.
+StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpawner& spawner,
+                                     const std::string& worker_binary);
+
+}  // namespace latentd::supervisor

@@ -1,0 +1,50 @@
+#include "runtime/config/transport.h"
+
+#include "tests/support/catch.h"
+
+namespace latentd::config {
+namespace {
+
+GroupSpec groupOn(const std::string& name, std::vector<Device> devices) {
+  GroupSpec group;
+  group.name = name;
+  group.devices = std::move(devices);
+  return group;
+}
+
+constexpr Device kCpu{Device::Kind::kCpu, 0};
+constexpr Device kFirst{Device::Kind::kCuda, 0};
+constexpr Device kSecond{Device::Kind::kCuda, 1};
+
+}  // namespace
+
+TEST_CASE("config: the transport of an edge follows from where its groups are, and says why", "[config]") {
+  const GroupSpec host = groupOn("text", {kCpu});
+  const GroupSpec first = groupOn("denoise", {kFirst});
+  const GroupSpec second = groupOn("decode", {kSecond});
+  const GroupSpec both = groupOn("both", {kFirst, kSecond});
+
+  CHECK(selectTransport(host, host).transport == Transport::kShm);
+  CHECK(selectTransport(first, first).transport == Transport::kCudaIpc);
+  CHECK(selectTransport(first, first).reason.find("share their GPUs") != std::string::npos);
+  CHECK(selectTransport(both, second).reason.find("share their GPUs") != std::string::npos);
+  CHECK(selectTransport(first, second).transport == Transport::kCudaIpc);
+  CHECK(selectTransport(first, second).reason.find("GPUs of this host") != std::string::npos);
+  CHECK(selectTransport(first, both).reason.find("GPUs of this host") != std::string::npos);
+
+  const TransportChoice down = selectTransport(first, host);
+  CHECK(down.transport == Transport::kPinned);
+  CHECK(down.reason ==
+        "group denoise is on cuda:0, group text on the CPU: tensors are staged in pinned host memory");
+  const TransportChoice up = selectTransport(host, second);
+  CHECK(up.transport == Transport::kPinned);
+  CHECK(up.reason == "group decode is on cuda:1, group text on the CPU: tensors are staged in pinned host memory");
+}
+
+TEST_CASE("config: transports have the names of their backends", "[config]") {
+  CHECK(toString(Transport::kShm) == "shm");
+  CHECK(toString(Transport::kCudaIpc) == "cuda_ipc");
+  CHECK(toString(Transport::kPinned) == "pinned");
+}
+
+}  // namespace latentd::config
