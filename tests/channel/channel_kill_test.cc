@@ -22,7 +22,7 @@ class HostKillBackend final : public KillBackend {
 
 }  // namespace
 
-std::shared_ptr<KillBackend> makeKillBackend(const std::string& transport) {
+std::shared_ptr<KillBackend> makeKillBackend(const std::string& transport, Side) {
   return std::make_shared<HostKillBackend>(transport);
 }
 

@@ -23,8 +23,6 @@ namespace {
 using latentd::testing::ParentPipe;
 using latentd::testing::PeerGroup;
 
-enum class Side { kProducer, kConsumer };
-
 // A side can be stopped in a state: it says "here", waits for "go" (if it is not killed first), and carries on.
 struct Stop {
   std::string name;
@@ -75,8 +73,8 @@ struct Child {
   std::shared_ptr<KillBackend> backend;
   ChannelContext context{nullptr, &loop.loop(), &clock, &faults};
 
-  void use(const std::string& transport) {
-    backend = makeKillBackend(transport);
+  void use(const std::string& transport, Side side) {
+    backend = makeKillBackend(transport, side);
     context.backend = backend->backend();
   }
 
@@ -109,7 +107,7 @@ TEST_CASE("channel kill producer child", "[.][child]") {
   std::istringstream setup(child.pipe.next());
   std::string transport, address, stop;
   setup >> transport >> address >> stop;
-  child.use(transport);
+  child.use(transport, Side::kProducer);
   const std::string before = holdings();
   Heard heard;
   ProducerCallbacks callbacks;
@@ -149,7 +147,7 @@ TEST_CASE("channel kill consumer child", "[.][child]") {
   std::istringstream setup(child.pipe.next());
   std::string transport, address, stop;
   setup >> transport >> address >> stop;
-  child.use(transport);
+  child.use(transport, Side::kConsumer);
   const std::string before = holdings();
   auto consumer = openConsumer(killSpec(), Rank(0), {address}, child.backend->device(), child.context);
   REQUIRE(consumer.ok());

@@ -22,8 +22,10 @@ class KillBackend {
   virtual float floatAt(const TensorView& view, int64_t index) = 0;
 };
 
+enum class Side { kProducer, kConsumer };
+
 // Each test binary defines it, for the transports that it names.
-std::shared_ptr<KillBackend> makeKillBackend(const std::string& transport);
+std::shared_ptr<KillBackend> makeKillBackend(const std::string& transport, Side side);
 
 void killInEveryState(const std::string& transport);
 // Kills either side at random moments of steady traffic.

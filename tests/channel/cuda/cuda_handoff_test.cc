@@ -143,7 +143,7 @@ TEST_CASE("channel cuda consumer child", "[.][child]") {
   uint32_t rank = 0;
   ChannelSpec spec = smallSpec();
   setup >> address >> rank >> spec.consumer_ranks >> spec.slots >> spec.profiles_max;
-  DeviceEnd end;
+  DeviceEnd end(consumerDevice());
   auto consumer = openConsumer(spec, Rank(rank), {address}, end.channelDevice(), end.context);
   REQUIRE(consumer.status().ToString() == "OK");
   {

@@ -8,19 +8,18 @@
 namespace latentd::channel::testing {
 namespace {
 
-constexpr cuda::DeviceIndex kProducerDevice{0};
-
 class CudaKillBackend final : public KillBackend {
  public:
   // "cuda_ipc" or "cuda_ipc_large": what a kill interrupts is then a copy rather than a moment between two.
-  explicit CudaKillBackend(const std::string& transport)
+  CudaKillBackend(const std::string& transport, Side side)
       : elements_(transport == "cuda_ipc_large" ? 16 << 20 : 0),
-        stream_(*cuda::Stream::create(kProducerDevice)),
+        device_(side == Side::kProducer ? kProducerDevice : consumerDevice()),
+        stream_(*cuda::Stream::create(device_)),
         backend_(makeCudaIpcBackend({stream_.view(), std::chrono::milliseconds(5000)})),
-        cache_(kProducerDevice) {
+        cache_(device_) {
     // The driver opens a descriptor at the first export of a process, and keeps it.
-    auto buffer = cuda::DeviceBuffer::allocate(kProducerDevice, 2 << 20);
-    auto event = cuda::Event::createInterprocess(kProducerDevice);
+    auto buffer = cuda::DeviceBuffer::allocate(device_, 2 << 20);
+    auto event = cuda::Event::createInterprocess(device_);
     REQUIRE(buffer.ok());
     REQUIRE(event.ok());
     REQUIRE(buffer->exportHandle().ok());
@@ -28,7 +27,7 @@ class CudaKillBackend final : public KillBackend {
   }
 
   std::shared_ptr<Backend> backend() override { return backend_; }
-  Device device() const override { return {DeviceType::kCuda, 0}; }
+  Device device() const override { return {DeviceType::kCuda, static_cast<uint32_t>(device_.value)}; }
   Allocator& allocator() override { return cache_; }
 
   TensorView floats(int64_t count, float first) override {
@@ -46,6 +45,7 @@ class CudaKillBackend final : public KillBackend {
 
  private:
   const int64_t elements_;
+  const cuda::DeviceIndex device_;
   cuda::Stream stream_;
   const std::shared_ptr<Backend> backend_;
   DeviceCache cache_;
@@ -53,8 +53,8 @@ class CudaKillBackend final : public KillBackend {
 
 }  // namespace
 
-std::shared_ptr<KillBackend> makeKillBackend(const std::string& transport) {
-  return std::make_shared<CudaKillBackend>(transport);
+std::shared_ptr<KillBackend> makeKillBackend(const std::string& transport, Side side) {
+  return std::make_shared<CudaKillBackend>(transport, side);
 }
 
 TEST_CASE("channel: SIGKILL of either side in every slot state over CUDA IPC [C15]", "[channel][kill][cuda]") {

@@ -11,7 +11,7 @@ namespace latentd::channel::testing {
 
 // What an endpoint on a device needs: a stream, a loop, an allocator.
 struct DeviceEnd {
-  explicit DeviceEnd(cuda::DeviceIndex index = cuda::DeviceIndex(0))
+  explicit DeviceEnd(cuda::DeviceIndex index = kProducerDevice)
       : device(index), stream(*cuda::Stream::create(index)), cache(index) {}
 
   Device channelDevice() const { return {DeviceType::kCuda, static_cast<uint32_t>(device.value)}; }

@@ -10,6 +10,10 @@
 // Tensors on a device, for tests of the data plane: no torch.
 namespace latentd::channel::testing {
 
+inline constexpr cuda::DeviceIndex kProducerDevice{0};
+// A peer where there is one, so that a machine with two runs everything across them; else the producer's.
+cuda::DeviceIndex consumerDevice();
+
 // Dense, of a fresh allocation; its content is whatever lay there.
 TensorView deviceTensor(DType dtype, const std::vector<int64_t>& shape, cuda::DeviceIndex device);
 

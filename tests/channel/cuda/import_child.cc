@@ -9,6 +9,7 @@
 #include "runtime/base/unix_socket.h"
 #include "runtime/cuda/memory.h"
 #include "tests/channel/channel_rig.h"
+#include "tests/channel/cuda/device_tensors.h"
 #include "tests/channel/cuda/import_messages.h"
 #include "tests/support/catch.h"
 
@@ -16,11 +17,9 @@
 namespace latentd::channel::testing {
 namespace {
 
-constexpr cuda::DeviceIndex kDevice{0};
-
 class ImportServer {
  public:
-  ImportServer() : stream_(*cuda::Stream::create(kDevice)), backend_(makeCudaIpcBackend({stream_.view()})) {}
+  ImportServer() : stream_(*cuda::Stream::create(device_)), backend_(makeCudaIpcBackend({stream_.view()})) {}
 
   StatusOr<ImportMessage> answer(const ImportMessage& request, Frame& frame) {
     NumberReader in(request.numbers);
@@ -63,7 +62,7 @@ class ImportServer {
     layout.one_shot = in.next() != 0;
     LATENTD_ASSIGN_OR_RETURN(ShmRegion mirror,
                              ShmRegion::map(std::move(frame.fds.at(0)), layout.bytes + kReadWindowBytes));
-    LATENTD_ASSIGN_OR_RETURN(cuda::DeviceBuffer window, cuda::DeviceBuffer::allocate(kDevice, kReadWindowBytes));
+    LATENTD_ASSIGN_OR_RETURN(cuda::DeviceBuffer window, cuda::DeviceBuffer::allocate(device_, kReadWindowBytes));
     LATENTD_ASSIGN_OR_RETURN(std::shared_ptr<ImportedPool> imported, backend_->importPool(handle, {}, layout));
     std::string attachment = imported->attachment();
     pools_.emplace(id, Pool{layout, std::move(mirror), std::move(window), std::move(imported)});
@@ -75,7 +74,7 @@ class ImportServer {
     const auto offset = static_cast<uint64_t>(in.next());
     TensorView target;
     target.dtype = static_cast<DType>(in.next());
-    target.device = {DeviceType::kCuda, 0};
+    target.device = {DeviceType::kCuda, static_cast<uint32_t>(device_.value)};
     target.data = pool.window.data();
     CopyRegion region;
     region.source_offset = in.next();
@@ -104,6 +103,7 @@ class ImportServer {
     return ImportMessage{{0}, {}};
   }
 
+  const cuda::DeviceIndex device_ = consumerDevice();
   cuda::Stream stream_;
   const std::shared_ptr<Backend> backend_;
   std::map<int64_t, Pool> pools_;
