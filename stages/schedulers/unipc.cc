@@ -39,7 +39,14 @@ struct UniPcScheduler::Interval {
   }
   at::Tensor scaled(const at::Tensor& residual) const { return alpha.mul(b_h).mul(residual); }
   // The sum over k of rho[k] * slopes[:, k].
-  at::Tensor combine(const at::Tensor& rho) const { return at::einsum("k,bkc...->bc...", {rho, slopes}); }
+  at::Tensor combine(const at::Tensor& rho) const {
+    if (slopes.is_cpu()) return at::einsum("k,bkc...->bc...", {rho, slopes});
+    // rho is on the host, and its elements go to the device as arguments of kernels: nothing waits for a copy.
+    at::Tensor sum = rho[0].mul(slopes.select(1, 0));
+    for (int64_t k = 1; k < rho.size(0); ++k)
+      sum = sum.add(rho[k].mul(slopes.select(1, k)));
+    return sum;
+  }
 };
 
 void UniPcScheduler::setTimesteps(int64_t steps) {

@@ -1,7 +1,9 @@
 // Denoising with a checkpoint, timed as tests/bench/denoise_reference.py times diffusers'. Prints one JSON object.
 //
 //   denoise_bench --model DIR [--frames 17] [--height 128] [--width 128] [--threads 2] [--steps 10] [--repeats 3]
-//                 [--dtype float32] [--guidance 5] [--batching auto] [--text-rows 24]
+//                 [--device cpu] [--dtype float32] [--guidance 5] [--batching auto] [--text-rows 24]
+//
+// tests/bench/random_checkpoint.py makes a DIR of a published model's sizes.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
@@ -15,7 +17,10 @@
 #include <string>
 #include <vector>
 
+#include "stages/device/transfer.h"
+#include "stages/step_timer.h"
 #include "stages/wan/denoiser.h"
+#include "tests/bench/device_use.h"
 
 namespace latentd::stages {
 namespace {
@@ -25,6 +30,7 @@ struct Arguments {
   SamplingParameters job;
   int threads = 2;
   int repeats = 3;
+  std::string device = "cpu";
   std::string dtype = "float32";
   std::string batching = "auto";
   int64_t text_rows = 24;  // of the prompt; the negative prompt has one
@@ -38,16 +44,18 @@ using SteadyClock = std::chrono::steady_clock;
 // Notes how long each step took.
 class TimingContext final : public RunContext {
  public:
-  Status beginStep(uint32_t, uint32_t) override {
-    start_ = SteadyClock::now();
+  Status beginStep(uint32_t step, uint32_t) override {
+    timer_.begin(step, SteadyClock::now());
     return absl::OkStatus();
   }
-  void finishStep(uint32_t, uint32_t) override { steps_.push_back(Seconds(SteadyClock::now() - start_).count()); }
+  void finishStep(uint32_t step, uint32_t) override {
+    steps_.push_back(timer_.finish(step, SteadyClock::now()).count());
+  }
   FrameSink* frames() override { return nullptr; }
   std::vector<double>& steps() { return steps_; }
 
  private:
-  SteadyClock::time_point start_;
+  StepTimer timer_;
   std::vector<double> steps_;
 };
 
@@ -73,13 +81,20 @@ at::Tensor text(int64_t rows, int64_t dim) {
 Status run(const Arguments& arguments) {
   at::set_num_threads(arguments.threads);
   WanDenoiser denoiser;
+  bench::waitForDevice(arguments.device);  // its context is made, which is no part of a load
+  const auto begun = SteadyClock::now();
   LATENTD_RETURN_IF_ERROR(denoiser.load({.model_dir = arguments.model,
+                                         .device = arguments.device,
                                          .dtype = parseDType(arguments.dtype).value_or(DType::kInvalid),
                                          .options = {{"guidance_batching", arguments.batching}}}));
+  bench::waitForDevice(arguments.device);
+  const double load_s = Seconds(SteadyClock::now() - begun).count();
   const double loaded_mib = peakMemoryMiB();
+  const at::Device device(arguments.device);
   TensorTree::Dict inputs;
-  inputs.entries = {{"prompt_embeds", TensorTree::Value(text(arguments.text_rows, denoiser.textDim()))},
-                    {"negative_prompt_embeds", TensorTree::Value(text(1, denoiser.textDim()))}};
+  inputs.entries = {
+      {"prompt_embeds", TensorTree::Value(toDevice(text(arguments.text_rows, denoiser.textDim()), device))},
+      {"negative_prompt_embeds", TensorTree::Value(toDevice(text(1, denoiser.textDim()), device))}};
   const TensorTree given = TensorTree::Value(std::move(inputs));
   TimingContext warm_up;
   LATENTD_RETURN_IF_ERROR(denoiser.run("denoise", arguments.job, given, warm_up).status());
@@ -95,12 +110,15 @@ Status run(const Arguments& arguments) {
   std::vector<double>& steps = context.steps();
   std::sort(steps.begin(), steps.end());
   fmt::print(
-      "{{\"what\": \"latentd\", \"dtype\": \"{}\", \"frames\": {}, \"height\": {}, \"width\": {}, \"guidance\": {}, "
+      "{{\"what\": \"latentd\", \"device\": \"{}\", \"dtype\": \"{}\", \"frames\": {}, \"height\": {}, \"width\": {}, "
+      "\"guidance\": {}, "
       "\"batching\": \"{}\", \"threads\": {}, \"best_step_s\": {:.5f}, \"median_step_s\": {:.5f}, "
-      "\"processor_step_s\": {:.5f}, \"job_s\": {:.4f}, \"loaded_mib\": {:.0f}, \"peak_mib\": {:.0f}}}\n",
-      arguments.dtype, arguments.job.frames, arguments.job.height, arguments.job.width, arguments.job.guidance_scale,
-      arguments.batching, arguments.threads, steps.front(), steps[steps.size() / 2], processor_s, job_s, loaded_mib,
-      peakMemoryMiB());
+      "\"processor_step_s\": {:.5f}, \"job_s\": {:.4f}, \"loaded_mib\": {:.0f}, \"peak_mib\": {:.0f}, "
+      "\"load_s\": {:.3f}, \"weights_mib\": {}, \"device_peak_mib\": {}}}\n",
+      arguments.device, arguments.dtype, arguments.job.frames, arguments.job.height, arguments.job.width,
+      arguments.job.guidance_scale, arguments.batching, arguments.threads, steps.front(), steps[steps.size() / 2],
+      processor_s, job_s, loaded_mib, peakMemoryMiB(), load_s, denoiser.weightBytes() >> 20,
+      bench::devicePeakMiB(arguments.device));
   return absl::OkStatus();
 }
 
@@ -125,6 +143,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", arguments.threads)->check(CLI::PositiveNumber);
   app.add_option("--repeats", arguments.repeats, "jobs")->check(CLI::PositiveNumber);
   app.add_option("--text-rows", arguments.text_rows, "tokens of the prompt")->check(CLI::Range(1, 512));
+  app.add_option("--device", arguments.device, "cpu or cuda:N");
   app.add_option("--dtype", arguments.dtype)->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   app.add_option("--batching", arguments.batching)->check(CLI::IsMember({"auto", "batched", "separate"}));
   CLI11_PARSE(app, argc, argv);

@@ -1,7 +1,8 @@
 """Denoising with WanPipeline of diffusers, timed as tests/bench/denoise_bench.cc times latentd's. Prints one JSON object.
 
     python tests/bench/denoise_reference.py --model DIR [--frames 17] [--height 128] [--width 128] [--threads 2]
-                                            [--steps 10] [--repeats 3] [--dtype float32] [--guidance 5] [--text-rows 24]
+                                            [--steps 10] [--repeats 3] [--device cpu] [--dtype float32]
+                                            [--guidance 5] [--text-rows 24]
 """
 import argparse
 import json
@@ -30,6 +31,8 @@ def run_job(pipe, arguments, prompt, negative):
     ends = []
 
     def note(pipe, step, timestep, kwargs):
+        if arguments.device != "cpu":
+            torch.cuda.synchronize()
         ends.append(time.perf_counter())
         return {}
 
@@ -50,6 +53,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--guidance", type=float, default=5.0)
     parser.add_argument("--text-rows", type=int, default=24)
@@ -57,18 +61,19 @@ def main():
     torch.set_num_threads(arguments.threads)
     dtype = getattr(torch, arguments.dtype)
     pipe = WanPipeline.from_pretrained(arguments.model, text_encoder=None, tokenizer=None, torch_dtype=dtype,
-                                       local_files_only=True)
+                                       local_files_only=True).to(arguments.device)
     pipe.set_progress_bar_config(disable=True)
     loaded = peak_mib()
     dim = pipe.transformer.config.text_dim
-    prompt, negative = text(arguments.text_rows, dim, dtype), text(1, dim, dtype)
+    prompt = text(arguments.text_rows, dim, dtype).to(arguments.device)
+    negative = text(1, dim, dtype).to(arguments.device)
     run_job(pipe, arguments, prompt, negative)
     before = time.process_time()
     jobs = [run_job(pipe, arguments, prompt, negative) for _ in range(arguments.repeats)]
     processor = (time.process_time() - before) / arguments.repeats / arguments.steps
     steps = [seconds for job, _ in jobs for seconds in job]
     print(json.dumps({
-        "what": "diffusers", "dtype": arguments.dtype, "frames": arguments.frames, "height": arguments.height,
+        "what": "diffusers", "device": arguments.device, "dtype": arguments.dtype, "frames": arguments.frames, "height": arguments.height,
         "width": arguments.width, "guidance": arguments.guidance, "threads": arguments.threads,
         "best_step_s": round(min(steps), 5), "median_step_s": round(statistics.median(steps), 5),
         "processor_step_s": round(processor, 5), "job_s": round(statistics.mean(total for _, total in jobs), 4),

@@ -1,6 +1,9 @@
 // VAE decode of a checkpoint, timed as tests/bench/vae_reference.py times diffusers'. Prints one JSON object.
 //
-//   vae_bench --model DIR [--frames 17] [--height 128] [--width 128] [--threads 2] [--repeats 5] [--dtype float32]
+//   vae_bench --model DIR [--frames 17] [--height 128] [--width 128] [--threads 2] [--repeats 5] [--device cpu]
+//             [--dtype float32]
+//
+// tests/bench/random_checkpoint.py makes a DIR of a published model's sizes.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
@@ -14,8 +17,10 @@
 #include <string>
 #include <vector>
 
+#include "stages/device/transfer.h"
 #include "stages/scalar_type.h"
 #include "stages/vae/autoencoder_kl_wan.h"
+#include "tests/bench/device_use.h"
 
 namespace latentd::stages::vae {
 namespace {
@@ -27,6 +32,7 @@ struct Arguments {
   int64_t width = 128;
   int threads = 2;
   int repeats = 5;
+  std::string device = "cpu";
   std::string dtype = "float32";
 };
 
@@ -55,9 +61,12 @@ Timing decodeOnce(const AutoencoderKLWan& model, const at::Tensor& latents) {
   Timing timing;
   auto decoding = model.decode(model.denormalise(latents));
   while (!decoding.done()) {
-    decoding.next();
-    if (timing.first_s == 0) timing.first_s = elapsed();
+    toPinnedHost(decoding.next());
+    if (timing.first_s != 0) continue;
+    bench::waitForDevice(model.device().str());
+    timing.first_s = elapsed();
   }
+  bench::waitForDevice(model.device().str());
   timing.total_s = elapsed();
   return timing;
 }
@@ -65,8 +74,9 @@ Timing decodeOnce(const AutoencoderKLWan& model, const at::Tensor& latents) {
 int run(const Arguments& arguments) {
   at::set_num_threads(arguments.threads);
   const DType dtype = parseDType(arguments.dtype).value_or(DType::kInvalid);
-  auto model =
-      AutoencoderKLWan::load(arguments.model + "/vae", {.half = VaeHalf::kDecoder, .dtype = toScalarType(dtype)});
+  auto model = AutoencoderKLWan::load(
+      arguments.model + "/vae",
+      {.half = VaeHalf::kDecoder, .dtype = toScalarType(dtype), .device = at::Device(arguments.device)});
   if (!model.ok()) {
     fmt::print(stderr, "{}\n", model.status().ToString());
     return 1;
@@ -74,8 +84,9 @@ int run(const Arguments& arguments) {
   const double loaded_mib = peakMemory();
   const VaeConfig& config = model->config();
   const int64_t scale = config.spatialFactor();
-  const at::Tensor latents = at::randn(
-      {1, config.z_dim, config.latentFrames(arguments.frames), arguments.height / scale, arguments.width / scale});
+  const at::Tensor latents = toDevice(at::randn({1, config.z_dim, config.latentFrames(arguments.frames),
+                                                 arguments.height / scale, arguments.width / scale}),
+                                      model->device());
   const double cold_s = decodeOnce(*model, latents).total_s;  // makes the kernels for these sizes
   const double processor_before = processorSeconds();
   std::vector<Timing> timings;
@@ -85,12 +96,14 @@ int run(const Arguments& arguments) {
   const auto less = [](const Timing& a, const Timing& b) { return a.total_s < b.total_s; };
   std::sort(timings.begin(), timings.end(), less);
   fmt::print(
-      "{{\"what\": \"latentd\", \"dtype\": \"{}\", \"frames\": {}, \"height\": {}, \"width\": {}, \"threads\": {}, "
+      "{{\"what\": \"latentd\", \"device\": \"{}\", \"dtype\": \"{}\", \"frames\": {}, \"height\": {}, \"width\": {}, "
+      "\"threads\": {}, "
       "\"cold_s\": {:.4f}, \"best_s\": {:.4f}, \"median_s\": {:.4f}, \"processor_s\": {:.4f}, "
-      "\"first_frame_s\": {:.4f}, \"loaded_mib\": {:.0f}, \"peak_mib\": {:.0f}}}\n",
-      arguments.dtype, arguments.frames, arguments.height, arguments.width, arguments.threads, cold_s,
+      "\"first_frame_s\": {:.4f}, \"loaded_mib\": {:.0f}, \"peak_mib\": {:.0f}, "
+      "\"device_peak_mib\": {}}}\n",
+      arguments.device, arguments.dtype, arguments.frames, arguments.height, arguments.width, arguments.threads, cold_s,
       timings.front().total_s, timings[timings.size() / 2].total_s, processor_s, timings.front().first_s, loaded_mib,
-      peakMemory());
+      peakMemory(), bench::devicePeakMiB(arguments.device));
   return 0;
 }
 
@@ -106,6 +119,7 @@ int main(int argc, char** argv) {
   app.add_option("--width", arguments.width, "pixels")->check(CLI::PositiveNumber);
   app.add_option("--threads", arguments.threads)->check(CLI::PositiveNumber);
   app.add_option("--repeats", arguments.repeats)->check(CLI::PositiveNumber);
+  app.add_option("--device", arguments.device, "cpu or cuda:N");
   app.add_option("--dtype", arguments.dtype)->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   CLI11_PARSE(app, argc, argv);
   return latentd::stages::vae::run(arguments);
