@@ -73,7 +73,8 @@ def main():
     processor = (time.process_time() - before) / arguments.repeats / arguments.steps
     steps = [seconds for job, _ in jobs for seconds in job]
     print(json.dumps({
-        "what": "diffusers", "device": arguments.device, "dtype": arguments.dtype, "frames": arguments.frames, "height": arguments.height,
+        "what": "diffusers", "device": arguments.device, "dtype": arguments.dtype,
+        "frames": arguments.frames, "height": arguments.height,
         "width": arguments.width, "guidance": arguments.guidance, "threads": arguments.threads,
         "best_step_s": round(min(steps), 5), "median_step_s": round(statistics.median(steps), 5),
         "processor_step_s": round(processor, 5), "job_s": round(statistics.mean(total for _, total in jobs), 4),

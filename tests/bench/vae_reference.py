@@ -43,13 +43,15 @@ def main():
     loaded = peak_mib()
     scale = vae.config.scale_factor_spatial
     latent_frames = 1 + (arguments.frames - 1) // vae.config.scale_factor_temporal
-    latents = torch.randn(1, vae.config.z_dim, latent_frames, arguments.height // scale, arguments.width // scale).to(arguments.device)
+    latents = torch.randn(1, vae.config.z_dim, latent_frames, arguments.height // scale, arguments.width // scale)
+    latents = latents.to(arguments.device)
     cold = decode_once(vae, latents)
     before = time.process_time()
     seconds = [decode_once(vae, latents) for _ in range(arguments.repeats)]
     processor = (time.process_time() - before) / arguments.repeats
     print(json.dumps({
-        "what": "diffusers", "device": arguments.device, "dtype": arguments.dtype, "frames": arguments.frames, "height": arguments.height,
+        "what": "diffusers", "device": arguments.device, "dtype": arguments.dtype,
+        "frames": arguments.frames, "height": arguments.height,
         "width": arguments.width, "threads": arguments.threads, "cold_s": round(cold, 4),
         "best_s": round(min(seconds), 4), "median_s": round(statistics.median(seconds), 4),
         "processor_s": round(processor, 4), "loaded_mib": round(loaded), "peak_mib": round(peak_mib())}))
