@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <numeric>
@@ -23,9 +24,10 @@
 
 // The hand-off of one tensor between two processes over shared memory: staging copy, publication, target copy,
 // acknowledgement, one at a time. Prints one JSON object a size, with the floor (two memcpy of the size in one process)
-// from the same run.
+// from the same run. With --compute-ms the producer computes and makes a new tensor before each hand-off, and before
+// each pair of copies, as a stage does: nothing is awake, mapped or in a cache because it was used just before.
 //
-//   channel_bench [--sizes 65536,1048576] [--transfers 200] [--borrow]
+//   channel_bench [--sizes 65536,1048576] [--transfers 200] [--borrow] [--compute-ms 5]
 extern char** environ;
 
 namespace latentd::channel {
@@ -85,11 +87,38 @@ nlohmann::json summary(std::vector<double> times) {
 
 double microseconds(Clock::Duration duration) { return std::chrono::duration<double, std::micro>(duration).count(); }
 
-// Two copies as the hand-off makes them: between three buffers, which hold other data than last time.
-void measureFloor(const std::vector<std::byte>& source, size_t count, Times& times) {
-  std::vector<std::byte> slot(source.size());
-  std::vector<std::byte> target(source.size());
+std::chrono::nanoseconds threadTime() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+// What comes before a hand-off: so much processor time, and a new tensor. Without computing the same one serves again.
+class Work {
+ public:
+  Work(uint64_t bytes, std::chrono::milliseconds compute) : compute_(compute), source_(bytes, std::byte{7}) {}
+  std::vector<std::byte>& next() {
+    if (compute_.count() == 0) return source_;
+    for (const auto end = threadTime() + compute_; threadTime() < end;) {
+    }
+    const size_t bytes = source_.size();
+    source_ = {};
+    source_ = std::vector<std::byte>(bytes, std::byte{++value_});
+    return source_;
+  }
+
+ private:
+  const std::chrono::milliseconds compute_;
+  std::vector<std::byte> source_;
+  uint8_t value_ = 0;
+};
+
+// Two copies as the hand-off makes them: between three buffers.
+void measureFloor(Work& work, uint64_t bytes, size_t count, Times& times) {
+  std::vector<std::byte> slot(bytes);
+  std::vector<std::byte> target(bytes);
   for (size_t i = 0; i < count + kWarmUp; ++i) {
+    const std::vector<std::byte>& source = work.next();
     const auto start = std::chrono::steady_clock::now();
     std::memcpy(slot.data(), source.data(), source.size());
     std::memcpy(target.data(), slot.data(), source.size());
@@ -134,7 +163,8 @@ pid_t spawnConsumer(const std::string& address, uint64_t count, bool in_place) {
   return pid;
 }
 
-nlohmann::json measure(const std::string& folder, uint64_t bytes, uint64_t transfers, bool in_place) {
+nlohmann::json measure(const std::string& folder, uint64_t bytes, uint64_t transfers, bool in_place,
+                       std::chrono::milliseconds compute) {
   const std::string address = folder + "/" + std::to_string(bytes) + ".sock";
   SteadyClock clock;
   LoopThread loop(clock, "producer-loop");
@@ -147,12 +177,12 @@ nlohmann::json measure(const std::string& folder, uint64_t bytes, uint64_t trans
   const uint64_t count = transfers + kWarmUp;
   const pid_t child = spawnConsumer(address, count, in_place);
 
-  std::vector<std::byte> source(bytes, std::byte{7});
-  const TensorView view{DType::kUInt8, {static_cast<int64_t>(bytes)}, {1}, source.data(), Device{}};
-  const ArtifactTree tree{ArtifactTree::Value(view)};
+  Work work(bytes, compute);
   Times times;
   WaitOptions wait;
   for (uint64_t n = 0; n < count; ++n) {
+    const TensorView view{DType::kUInt8, {static_cast<int64_t>(bytes)}, {1}, work.next().data(), Device{}};
+    const ArtifactTree tree{ArtifactTree::Value(view)};
     wait.deadline = soon();
     const auto start = std::chrono::steady_clock::now();
     require((*producer)->publish(SequenceNumber(n), tree, wait));
@@ -165,7 +195,7 @@ nlohmann::json measure(const std::string& folder, uint64_t bytes, uint64_t trans
   require((*producer)->join(soon()));
   int status = 0;
   if (::waitpid(child, &status, 0) != child || status != 0) require(absl::InternalError("the consumer failed"));
-  measureFloor(source, transfers, times);
+  measureFloor(work, bytes, transfers, times);
   return {{"bytes", bytes},
           {"transfers", transfers},
           {"in_place", in_place},
@@ -184,9 +214,11 @@ int main(int argc, char** argv) {
   uint64_t count = 0;
   std::string consume_from;
   bool in_place = false;
+  int64_t compute_ms = 0;
   app.add_option("--sizes", sizes, "bytes of the tensor")->delimiter(',');
   app.add_option("--transfers", transfers, "measured hand-offs of each size");
   app.add_flag("--borrow", in_place, "the consumer reads the slot in place");
+  app.add_option("--compute-ms", compute_ms, "processor time before each hand-off")->check(CLI::NonNegativeNumber);
   app.add_option("--consume", consume_from, "run as the consumer of this address");
   app.add_option("--count", count, "hand-offs of the consumer");
   CLI11_PARSE(app, argc, argv);
@@ -194,7 +226,10 @@ int main(int argc, char** argv) {
   char folder[] = "/tmp/ldbenchXXXXXX";
   if (::mkdtemp(folder) == nullptr) return 1;
   for (const uint64_t bytes : sizes) {
-    std::printf("%s\n", latentd::channel::measure(folder, bytes, transfers, in_place).dump().c_str());
+    std::printf("%s\n",
+                latentd::channel::measure(folder, bytes, transfers, in_place, std::chrono::milliseconds(compute_ms))
+                    .dump()
+                    .c_str());
     std::fflush(stdout);
   }
   std::filesystem::remove_all(folder);
