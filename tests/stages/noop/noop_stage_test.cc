@@ -96,6 +96,8 @@ TEST_CASE("noop: a payload of another job or with a hole is noticed", "[stages][
   CHECK(stage.run("relay", job(4), made, context).status().code() == absl::StatusCode::kDataLoss);
   made.forEachLeaf([](const at::Tensor& leaf) { leaf.slice(0, leaf.numel() - 1).fill_(0); });
   CHECK(stage.run("relay", job(3), made, context).status().code() == absl::StatusCode::kDataLoss);
+  NoopStage careless = loaded({{"check", "false"}});
+  CHECK(careless.run("relay", job(4), made, context).ok());
 }
 
 TEST_CASE("noop: on a device payloads stay there, and are checked without a wait of the host", "[stages][noop][cuda]") {
@@ -155,7 +157,7 @@ TEST_CASE("noop: options are checked and named", "[stages][noop]") {
   const auto message = [](const Options& options) {
     return messageOf(parseNoopOptions(options, DType::kFloat32).status());
   };
-  CHECK(message({{"size", "3"}}).find("stage noop has no option \"size\"; it has: allocate_bytes, bytes") == 0);
+  CHECK(message({{"size", "3"}}).find("stage noop has no option \"size\"; it has: bytes, bytes_per_frame") == 0);
   CHECK(message({{"bytes", "0"}}).find("option bytes: \"0\" is not an integer from 1 to") == 0);
   CHECK(message({{"leaves", "2x"}}).find("\"2x\" is not an integer from 1 to 256") != std::string::npos);
   CHECK(message({{"dtype", "float8"}}).find("is not a dtype such as") != std::string::npos);
