@@ -47,6 +47,11 @@ void addPayload(Table& table) {
                      options.input_keys = splitAtCommas(text);
                      return !options.input_keys.empty();
                    }});
+  table.push_back({{"check", "true or false", "true", "Inputs are looked at: DATA_LOSS for another job's content."},
+                   [](Options& options, const std::string& text) {
+                     options.check = text == "true";
+                     return text == "true" || text == "false";
+                   }});
   table.push_back(textOption("output_key", &Options::output_key, "payload", "What source and relay return."));
   table.push_back(
       integerOption("frames", &Options::frames, 0, kCountMax, "0", "What sink emits; 0 takes the job's frames."));

@@ -25,6 +25,7 @@ struct NoopOptions {
   uint32_t frames = 0;
   uint64_t weight_bytes = 0;
   std::vector<std::string> input_keys{"payload"};
+  bool check = true;
   std::string output_key = "payload";
   // Faults; -1 means never.
   int64_t fail_at_step = -1;
