@@ -119,6 +119,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view transport() const = 0;
+  // Copies are submitted, not made, when fill() and read() return: a publication follows its first fill at once.
+  virtual bool asynchronous() const = 0;
 
   virtual StatusOr<std::unique_ptr<Listener>> listen(const std::string& address, uint32_t connections) = 0;
   // UNAVAILABLE if nobody listens.

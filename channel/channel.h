@@ -176,6 +176,7 @@ struct ConsumerStats {
   uint64_t borrowed = 0;
   uint64_t aborted = 0;     // ended by the producer
   uint64_t bytes_read = 0;  // copied or lent; equals this rank's overlap with what was published
+  uint64_t announced = 0;   // publications that were said to be coming
   uint64_t stale_dropped = 0;
   uint32_t pools_mapped = 0;
   uint32_t pending = 0;                       // arrived from at least one producer rank and not ended here

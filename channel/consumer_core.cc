@@ -150,6 +150,7 @@ Status ConsumerCore::waitOnce(SequenceNumber sequence, const WaitOptions& wait, 
   }
   Clock::Duration look = std::min<Clock::Duration>(kLookMax, spec_.progress_timeout / 4);
   if (wait.deadline) look = std::min<Clock::Duration>(look, *wait.deadline - now);
+  if (now < look_until_) look = Clock::Duration::zero();
   pollSources(look);
   return absl::OkStatus();
 }

@@ -172,7 +172,8 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   SequenceSet ended_ GUARDED_BY(mutex_);
   uint32_t readers_ GUARDED_BY(mutex_) = 0;  // artifacts being copied or borrowed: pools stay mapped for them
   bool looking_again_ GUARDED_BY(mutex_) = false;
-  bool polling_ GUARDED_BY(mutex_) = false;  // a thread waits on the sockets
+  Clock::TimePoint look_until_ GUARDED_BY(mutex_){};  // until then a publication is about to arrive
+  bool polling_ GUARDED_BY(mutex_) = false;           // a thread waits on the sockets
   ConsumerStats stats_ GUARDED_BY(mutex_);
 };
 

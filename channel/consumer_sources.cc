@@ -205,6 +205,10 @@ Status ConsumerCore::onMessage(size_t rank, const v1::Message& message, Frame& f
       return onPublication(rank, message.publication(), frame);
     case v1::Message::kAborted:
       return onAborted(rank, message.aborted());
+    case v1::Message::kComing:
+      ++stats_.announced;
+      look_until_ = context_.clock->now() + kComingLook;
+      return absl::OkStatus();
     case v1::Message::kPoolAnnounce:
       return onPool(rank, message.pool_announce(), frame);
     case v1::Message::kRetire: {

@@ -37,6 +37,7 @@ class CudaIpcBackend final : public UnixBackend {
  public:
   using UnixBackend::UnixBackend;
   std::string_view transport() const override { return "cuda_ipc"; }
+  bool asynchronous() const override { return true; }
 
   StatusOr<std::unique_ptr<ExportedPool>> createPool(const std::string&, const PoolLayout& layout) override {
     LATENTD_RETURN_IF_ERROR(checkSlotsFit(layout));
@@ -53,6 +54,7 @@ class PinnedBackend final : public UnixBackend {
  public:
   using UnixBackend::UnixBackend;
   std::string_view transport() const override { return "pinned"; }
+  bool asynchronous() const override { return false; }
 
   StatusOr<std::unique_ptr<ExportedPool>> createPool(const std::string& name, const PoolLayout& layout) override {
     LATENTD_RETURN_IF_ERROR(checkSlotsFit(layout));

@@ -84,6 +84,7 @@ class FakeListener final : public Listener {
 class FakeBackendImpl final : public FakeBackend {
  public:
   std::string_view transport() const override { return "fake"; }
+  bool asynchronous() const override { return true; }  // so that tests see every message
 
   StatusOr<std::unique_ptr<Listener>> listen(const std::string& address, uint32_t) override {
     MutexLock lock(mutex_);

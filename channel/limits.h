@@ -37,9 +37,14 @@ inline constexpr size_t kPendingArtifactsMax = 1024;
 // Numbers that ended ahead of an open lower one.
 inline constexpr size_t kEndedAheadMax = 4096;
 // Frames that wait for a peer's socket. Sum of: announcements (kProfilesMax), publications in flight
-// (kProfilesMax * kSlotsMax + kTickets), and aborts and doorbells (kPendingArtifactsMax each): 3,152.
-inline constexpr size_t kOutboxFramesMax = 4096;
-static_assert(kProfilesMax + kProfilesMax * kSlotsMax + kTickets + 2 * kPendingArtifactsMax <= kOutboxFramesMax);
+// (kProfilesMax * kSlotsMax + kTickets, each with its Coming), and aborts and doorbells (kPendingArtifactsMax each):
+// 4,192.
+inline constexpr size_t kOutboxFramesMax = 8192;
+static_assert(kProfilesMax + 2 * (kProfilesMax * kSlotsMax + kTickets) + 2 * kPendingArtifactsMax <= kOutboxFramesMax);
+
+// For this long after Coming a waiting consumer looks without sleeping: a wake-up takes as long as it takes a producer
+// to submit its copies and to send the record, 50 to 100 us. Longer would be a burden where cores are few.
+inline constexpr std::chrono::microseconds kComingLook{200};
 
 // A device that still works for an endpoint that ends is looked at again after this: about a small copy.
 inline constexpr std::chrono::milliseconds kDrainLook{1};

@@ -157,6 +157,7 @@ Status ProducerCore::stageLeaf(Draft& draft, uint32_t index, const WaitOptions& 
     copied_by = staging_.profile(*row).slots.copiedBy(slot);
   }
   LATENTD_FAULT_POINT(context_.faults, "channel.producer.filling");
+  if (draft.taken.size() == 1) announceComing();
   const HandoffTimer filling(wait, *context_.clock, HandoffPhase::kStaging, draft.sequence);
   LATENTD_RETURN_IF_ERROR(pool->fill(slot, 0, leaf, copied_by));
   filling.end(desc.bytes());

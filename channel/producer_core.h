@@ -91,6 +91,7 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   Status onMessage(Rank rank, const v1::Message& message) REQUIRES(mutex_);
   Status onDoorbell(Rank rank, const v1::Doorbell& doorbell) REQUIRES(mutex_);
   Status announce(RowIndex row, Peer& peer) REQUIRES(mutex_);
+  void announceComing() EXCLUDES(mutex_);
   void sendTo(Peer& peer, OutFrame frame) REQUIRES(mutex_);
   // flushPeers() must follow.
   void enqueueFor(Peer& peer, OutFrame frame) REQUIRES(mutex_);

@@ -182,6 +182,20 @@ void ProducerCore::enqueueFor(Peer& peer, OutFrame frame) {
   if (!queued.ok()) failLocked(queued);
 }
 
+void ProducerCore::announceComing() {
+  if (!context_.backend->asynchronous()) return;
+  v1::Message message = newMessage();
+  message.mutable_coming();
+  const StatusOr<OutFrame> frame = encodeMessage(message);
+  {
+    MutexLock lock(mutex_);
+    for (Peer& peer : peers_) {
+      if (peer.state.is(PeerState::kBound)) enqueueFor(peer, *frame);
+    }
+  }
+  flushPeers();
+}
+
 Status ProducerCore::announce(RowIndex row, Peer& peer) {
   const Staging::Profile& profile = staging_.profile(row);
   v1::Message message = newMessage();

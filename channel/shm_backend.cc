@@ -15,6 +15,7 @@ namespace {
 class ShmBackend final : public Backend {
  public:
   std::string_view transport() const override { return "shm"; }
+  bool asynchronous() const override { return false; }
 
   StatusOr<std::unique_ptr<Listener>> listen(const std::string& address, uint32_t connections) override {
     return listenUnix(address, connections);

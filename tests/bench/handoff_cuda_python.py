@@ -68,6 +68,13 @@ def consume(sender, acknowledgements, count, device):
         acknowledgements.put(None)
 
 
+def compute(milliseconds):
+    """Takes this much processor time."""
+    end = time.thread_time() + milliseconds / 1e3
+    while time.thread_time() < end:
+        pass
+
+
 def measure(size, arguments):
     context = mp.get_context("spawn")
     producer, consumer = (arguments.devices.split(",") * 2)[:2]
@@ -80,8 +87,9 @@ def measure(size, arguments):
     torch.cuda.synchronize()
     samples = []
     for i in range(count):
-        if arguments.pause_ms:
-            time.sleep(arguments.pause_ms / 1e3)
+        if arguments.compute_ms:
+            compute(arguments.compute_ms)
+            source = torch.full((size // 4,), float(i), device=producer)
         start = time.perf_counter()
         staging = torch.empty_like(source)
         staging.copy_(source)
@@ -111,7 +119,8 @@ def main():
     parser.add_argument("--devices", default="cuda:0", help="of the producer and of the consumer; one: they share it")
     parser.add_argument("--sizes", default="65536,1048576,16777216,67108864,268435456")
     parser.add_argument("--transfers", type=int, default=200)
-    parser.add_argument("--pause-ms", type=float, default=0, help="idle before each transfer")
+    parser.add_argument("--compute-ms", type=float, default=0,
+                        help="processor time, and a new tensor, before each transfer, as a stage has")
     parser.add_argument("--samples", action="store_true", help="print every transfer's time too")
     arguments = parser.parse_args()
     for size in map(int, arguments.sizes.split(",")):

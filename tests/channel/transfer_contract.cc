@@ -222,6 +222,7 @@ void staysOrderedUnderLoad(const ContractBackend& backend) {
   for (uint64_t n = 0; n < kCount; ++n)
     CHECK(transfers[n].sequence.value == n);
   CHECK(rig.producer().stats().pools == 3);
+  CHECK(rig.consumer().stats().announced == (backend.backend->asynchronous() ? kCount : 0));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ class MixedBackend final : public Backend {
       : producer_(std::move(producer)), consumer_(std::move(consumer)) {}
 
   std::string_view transport() const override { return producer_->transport(); }
+  bool asynchronous() const override { return producer_->asynchronous(); }
   StatusOr<std::unique_ptr<Listener>> listen(const std::string& address, uint32_t connections) override {
     return producer_->listen(address, connections);
   }

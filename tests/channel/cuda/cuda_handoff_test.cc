@@ -192,7 +192,7 @@ TEST_CASE("channel: a slot is filled again only after a slow consumer's copy [C3
   CHECK(handoff.ask(0, "check 1") == "OK");
 }
 
-TEST_CASE("channel: nobody waits for the event of a discarded number", "[channel][cuda]") {
+TEST_CASE("channel: nobody waits for the event of a discarded number [C17]", "[channel][cuda]") {
   ChannelSpec spec = smallSpec();
   spec.slots = 1;
   Handoff handoff(1, spec);
@@ -287,7 +287,7 @@ TEST_CASE("channel: 100,000 hand-offs leave device memory and descriptors as the
 }
 
 // Run with LD_PRELOAD=libcount_synchronise.so; tests/channel/cuda/count_synchronise.cc.
-TEST_CASE("channel: steady hand-offs never synchronise the host with the device", "[.][cuda_synchronise]") {
+TEST_CASE("channel: steady hand-offs never synchronise the host with the device [C17]", "[.][cuda_synchronise]") {
   REQUIRE(synchroniseCalls() >= 0);
   Handoff handoff;
   const TensorView tensor = byteTensor(handoff.end());

@@ -140,6 +140,7 @@ class ElsewhereBackend final : public Backend {
   }
 
   std::string_view transport() const override { return inner_->transport(); }
+  bool asynchronous() const override { return inner_->asynchronous(); }
   StatusOr<std::unique_ptr<Listener>> listen(const std::string& address, uint32_t connections) override {
     return inner_->listen(address, connections);
   }
