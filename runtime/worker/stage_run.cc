@@ -65,6 +65,11 @@ std::string keysOf(const TensorTree& tree) {
   return keys.empty() ? "nothing" : keys;
 }
 
+// Of a channel that the command names and that is open no longer: it may have gone before the command came to it.
+Status retiredEdge(const std::string& what) {
+  return absl::UnavailableError("the edge of an " + what + " was retired: the group on its other side ended");
+}
+
 bool hasTensors(const TensorTree& tree) {
   bool found = false;
   tree.forEachLeaf([&](const at::Tensor&) { found = true; });
@@ -167,14 +172,15 @@ Status StageRun::attachFrames(const MethodSpec& method) {
 
 // CANCELLED, and not by this command: either the producer's job was, or the channel was closed under the call.
 Status StageRun::explainCancelled(const Status& status, bool still_open, const std::string& what) const {
-  if (still_open) return status;
-  return absl::UnavailableError("the edge of an " + what + " was retired: the group on its other side ended");
+  return still_open ? status : retiredEdge(what);
 }
 
 // ---- inputs -------------------------------------------------------------------------------------------------
 
 StatusOr<channel::ArtifactTree> StageRun::receive(const ArtifactRef& ref) {
-  LATENTD_ASSIGN_OR_RETURN(const auto consumer, environment_.channels->consumer(ref.channel_id()));
+  const auto open = environment_.channels->consumer(ref.channel_id());
+  if (!open.ok()) return retiredEdge("input");
+  const std::shared_ptr<channel::Consumer> consumer = *open;
   HandoffSpans spans(spans_, ref);
   channel::WaitOptions wait;
   wait.cancel = command_.cancel.get_token();
@@ -269,7 +275,9 @@ Status StageRun::checkOutputs(const MethodSpec& method, const TensorTree& output
 // ---- outputs ------------------------------------------------------------------------------------------------
 
 Status StageRun::publishOne(const ArtifactRef& ref, const channel::ArtifactTree& artifact) {
-  LATENTD_ASSIGN_OR_RETURN(const auto producer, environment_.channels->producer(ref.channel_id()));
+  const auto open = environment_.channels->producer(ref.channel_id());
+  if (!open.ok()) return retiredEdge("output");
+  const std::shared_ptr<channel::Producer> producer = *open;
   HandoffSpans spans(spans_, ref);
   channel::WaitOptions wait;
   wait.cancel = command_.cancel.get_token();

@@ -359,6 +359,13 @@ TEST_CASE("executor: what goes wrong around the stage ends every promise, too", 
     CHECK(fixture.other_out->ended(0)->code() == Code::kUnavailable);
     return;
   }
+  SECTION("an edge was retired before it came") {
+    fixture.channels.consumers.erase(kIn);
+    fixture.executor->submit(std::move(command));
+    CHECK(fixture.codeOf("a") == Code::kUnavailable);
+    CHECK(fixture.outputs(0) == Code::kUnavailable);
+    return;
+  }
   SECTION("an edge was retired while it waited") {
     fixture.in->on_receive = [&](uint64_t) {
       fixture.channels.consumers.erase(kIn);
