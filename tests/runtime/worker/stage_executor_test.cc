@@ -266,7 +266,7 @@ TEST_CASE("executor: whatever the stage does wrong fails its job alone", "[worke
        [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> { throw std::bad_alloc(); }},
       {"std::runtime_error", Code::kInternal, false,
        [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> { throw std::runtime_error("odd"); }},
-      {"a device error", Code::kInternal, true,
+      {"a device error", Code::kDataLoss, true,
        [](const TensorTree&, RunContext&) -> StatusOr<TensorTree> {
          throw c10::AcceleratorError({"f", "f.cc", 1}, 700, "an illegal memory access was encountered");
        }},
