@@ -312,10 +312,11 @@ Status serve(const config::Topology& topology, const config::Findings& findings,
 Exit exitOf(const Status& status) { return absl::IsInvalidArgument(status) ? Exit::kUsage : Exit::kFailed; }
 
 // Only its configuration: nothing is started but the worker program's own check.
-int check(const config::Topology& topology, bool json, const std::string& worker) {
+int check(config::Topology topology, bool json, const std::string& worker) {
   ChildSpawner spawner(environmentOf());
   const StatusOr<config::Findings> findings = supervisor::preflight(topology, spawner, worker);
   if (!findings.ok()) return fail(exitOf(findings.status()), findings.status());
+  config::settleTransports(findings->devices, topology);
   std::printf("%s\n", (json ? config::planJson(topology, *findings) : config::planText(topology, *findings)).c_str());
   return 0;
 }
@@ -327,7 +328,7 @@ int run(int argc, char** argv) {
     std::printf("%s", config::printSchema(config::KeyTable()).c_str());
     return 0;
   }
-  const StatusOr<config::Topology> topology = loadTopology(arguments);
+  StatusOr<config::Topology> topology = loadTopology(arguments);
   if (!topology.ok()) return fail(Exit::kUsage, topology.status());
   const StatusOr<std::string> worker = findBinary("--worker-binary", arguments.worker_binary, "latent-worker");
   if (!worker.ok()) return fail(Exit::kUsage, worker.status());
@@ -346,6 +347,7 @@ int run(int argc, char** argv) {
   ChildSpawner spawner(environmentOf());
   const StatusOr<config::Findings> findings = supervisor::preflight(*topology, spawner, *worker);
   if (!findings.ok()) return failLogged(exitOf(findings.status()), findings.status(), topology->log);
+  config::settleTransports(findings->devices, *topology);
   const Status outcome = serve(*topology, *findings, arguments, {*worker, *encoder}, spawner);
   if (outcome.ok()) return static_cast<int>(Exit::kOrderly);
   return failLogged(outcome.code() == absl::StatusCode::kAborted ? Exit::kKilled : Exit::kFailed, outcome,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/config/topology.h"
+#include "runtime/config/transport.h"
 
 namespace latentd::config {
 
@@ -17,6 +18,7 @@ struct Findings {
   uint32_t size_multiple = 1;          // of width and height, pixels
   Limits limits;                       // the topology's, where the model does not allow less
   JobDefaults defaults;                // the topology's, else the model's
+  DeviceSurvey devices;                // what settleTransports() needs
   std::vector<std::string> notes;      // what is no error and will surprise
 };
 

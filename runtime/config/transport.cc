@@ -1,6 +1,7 @@
 #include "runtime/config/transport.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace latentd::config {
 namespace {
@@ -18,9 +19,20 @@ bool sameDevices(const GroupSpec& from, const GroupSpec& to) {
   return std::all_of(to.devices.begin(), to.devices.end(), on);
 }
 
+// Two GPUs of an edge that do not reach each other's memory.
+std::optional<std::pair<Device, Device>> strangers(const GroupSpec& from, const GroupSpec& to,
+                                                   const DeviceSurvey& survey) {
+  for (const Device& source : from.devices) {
+    for (const Device& target : to.devices) {
+      if (survey.not_peers.count(std::minmax(source.index, target.index)) != 0) return std::pair(source, target);
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
-TransportChoice selectTransport(const GroupSpec& from, const GroupSpec& to) {
+TransportChoice selectTransport(const GroupSpec& from, const GroupSpec& to, const DeviceSurvey& survey) {
   const Device* source = firstCudaDevice(from);
   const Device* target = firstCudaDevice(to);
   if (source == nullptr && target == nullptr) {
@@ -32,9 +44,34 @@ TransportChoice selectTransport(const GroupSpec& from, const GroupSpec& to) {
                                     ", group " + (up ? from : to).name +
                                     " on the CPU: tensors are staged in pinned host memory"};
   }
+  if (const auto pair = strangers(from, to, survey)) {
+    return {Transport::kPinned, toString(pair->first) + " and " + toString(pair->second) +
+                                    " are not peers: tensors are staged in pinned host memory"};
+  }
   const std::string where =
       sameDevices(from, to) ? "both groups share their GPUs" : "both groups are on GPUs of this host";
   return {Transport::kCudaIpc, where + ": device memory is exported once and copied on the device"};
+}
+
+void settleTransports(const DeviceSurvey& survey, Topology& topology) {
+  for (EdgeSpec& edge : topology.edges) {
+    TransportChoice choice = selectTransport(topology.groups[edge.from], topology.groups[edge.to], survey);
+    edge.transport = choice.transport;
+    edge.transport_reason = std::move(choice.reason);
+  }
+}
+
+std::vector<std::string> missingDevices(const DeviceSurvey& survey, const Topology& topology) {
+  std::vector<std::string> missing;
+  for (const GroupSpec& group : topology.groups) {
+    const auto absent = std::find_if(group.devices.begin(), group.devices.end(), [&](const Device& device) {
+      return device.kind == Device::Kind::kCuda && device.index >= survey.count;
+    });
+    if (absent == group.devices.end()) continue;
+    missing.push_back("group " + group.name + " is on " + toString(*absent) + ", and this machine has " +
+                      (survey.count == 0 ? "no GPU" : std::to_string(survey.count) + " GPU(s), counted from 0"));
+  }
+  return missing;
 }
 
 }  // namespace latentd::config

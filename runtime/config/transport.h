@@ -1,6 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/config/topology.h"
 
@@ -11,7 +15,19 @@ struct TransportChoice {
   std::string reason;  // "both groups are on the CPU of this host"
 };
 
-// How tensors go from one group to the other; a pure function of where the groups are.
-TransportChoice selectTransport(const GroupSpec& from, const GroupSpec& to);
+// The GPUs of this host as a worker sees them.
+struct DeviceSurvey {
+  uint32_t count = 0;
+  std::set<std::pair<uint32_t, uint32_t>> not_peers;  // (lower, higher) index: neither reaches the other's memory
+};
+
+// How tensors go from one group to the other; a pure function of where the groups are. Without a survey, GPUs are taken
+// for peers.
+TransportChoice selectTransport(const GroupSpec& from, const GroupSpec& to, const DeviceSurvey& survey = {});
+
+// Selects every edge's transport anew, now that it is known which GPUs are peers.
+void settleTransports(const DeviceSurvey& survey, Topology& topology);
+// "group denoise is on cuda:1, and this machine has 1 GPU": one for each group whose GPUs are not all here.
+std::vector<std::string> missingDevices(const DeviceSurvey& survey, const Topology& topology);
 
 }  // namespace latentd::config

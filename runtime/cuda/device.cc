@@ -1,5 +1,7 @@
 #include "runtime/cuda/device.h"
 
+#include <utility>
+
 #include <cstdio>
 
 #include "runtime/cuda/cuda_status.h"
@@ -31,18 +33,19 @@ StatusOr<DeviceMemory> deviceMemory(DeviceIndex device) {
   return DeviceMemory{free_bytes, total_bytes};
 }
 
-StatusOr<bool> enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
-  if (device == peer) return true;
-  int possible = 0;
-  LATENTD_CUDA_RETURN_IF_ERROR(cudaDeviceCanAccessPeer(&possible, device.value, peer.value), "peer access");
-  if (possible == 0) return false;
-  const DeviceGuard guard(device);
-  const cudaError_t error = cudaDeviceEnablePeerAccess(peer.value, 0);
-  if (error == cudaErrorPeerAccessAlreadyEnabled) {
-    (void)cudaGetLastError();
-    return true;
+uint32_t deviceCount() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return static_cast<uint32_t>(count);
+  (void)cudaGetLastError();
+  return 0;
+}
+
+StatusOr<bool> arePeers(DeviceIndex one, DeviceIndex other) {
+  for (const auto& [from, to] : {std::pair(one, other), std::pair(other, one)}) {
+    int possible = 0;
+    LATENTD_CUDA_RETURN_IF_ERROR(cudaDeviceCanAccessPeer(&possible, from.value, to.value), "peer access");
+    if (possible == 0) return false;
   }
-  LATENTD_CUDA_RETURN_IF_ERROR(error, "peer access");
   return true;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include <cuda_runtime_api.h>
@@ -47,7 +48,10 @@ struct DeviceMemory {
 };
 StatusOr<DeviceMemory> deviceMemory(DeviceIndex device);
 
-// Lets kernels and copies of `device` reach `peer` directly. False where the hardware cannot; already enabled is true.
-StatusOr<bool> enablePeerAccess(DeviceIndex device, DeviceIndex peer);
+// Devices that this process sees; 0 where there is no driver.
+uint32_t deviceCount();
+
+// Kernels and copies of each can reach the other's memory. Makes no context.
+StatusOr<bool> arePeers(DeviceIndex one, DeviceIndex other);
 
 }  // namespace latentd::cuda

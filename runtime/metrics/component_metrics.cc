@@ -61,7 +61,8 @@ void JobMetrics::expect(const std::vector<std::string>& stages) {
 }
 
 EdgeMetrics::EdgeMetrics(Registry& registry)
-    : bytes(registry.counters("latentd_edge_bytes_total", "Tensor bytes handed off.", "edge")),
+    : info(registry.gauges("latentd_edge_info", "1; how the edge carries tensors.", "edge", "transport")),
+      bytes(registry.counters("latentd_edge_bytes_total", "Tensor bytes handed off.", "edge")),
       handoffs(registry.counters("latentd_handoffs_total", "Artifacts acknowledged by every consumer rank.", "edge")),
       handoff(registry.histograms("latentd_handoff_seconds", "Publication to the last acknowledgement.",
                                   handoffBuckets(), "edge")),

@@ -39,6 +39,7 @@ struct EdgeMetrics {
   explicit EdgeMetrics(Registry& registry);
   void expect(const std::vector<std::string>& edges);
 
+  Gauges<2> info;               // edge_info{edge,transport}: 1
   Counters<1> bytes;            // edge_bytes_total{edge}
   Counters<1> handoffs;         // handoffs_total{edge}
   Histograms<1> handoff;        // handoff_seconds{edge}: publication to the last acknowledgement

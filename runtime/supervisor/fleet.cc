@@ -99,6 +99,11 @@ Status Fleet::registerWorker(ConnectionId connection, const wire::WorkerEvent& e
   return absl::OkStatus();
 }
 
+void Fleet::onEvents(ConnectionId connection, const wire::WorkerEvents& batch) {
+  for (const wire::WorkerEvent& event : batch.events())
+    onEvent(connection, event);
+}
+
 void Fleet::onEvent(ConnectionId connection, const wire::WorkerEvent& event) {
   const auto found = connections_.find(connection);
   if (found == connections_.end()) {
@@ -208,7 +213,9 @@ void Fleet::onGroupGivenUp(const Group& group, const Status& cause) {
 }
 
 void Fleet::onChannelOpen(EdgeIndex edge, ChannelId channel) {
-  log_->info("edge {} is open (channel {})", topology_.edges[edge.value].name, channel.value);
+  const config::EdgeSpec& spec = topology_.edges[edge.value];
+  log_->info("edge {} is open: channel {}, {}, {}", spec.name, channel.value, config::toString(spec.transport),
+             spec.transport_reason);
   host_.onEdgeOpen(edge, channel);
   announceReadiness();
 }

@@ -123,6 +123,10 @@ StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpaw
 
   config::Findings findings;
   findings.process_bytes = result.process_bytes();
+  findings.devices.count = result.devices().count();
+  for (const wire::DevicePair& pair : result.devices().not_peers())
+    findings.devices.not_peers.emplace(pair.lower(), pair.higher());
+  findings.notes = config::missingDevices(findings.devices, topology);
   for (const wire::GroupFindings& group : result.groups())
     findings.weight_bytes.push_back(group.ready().weight_bytes());
   std::vector<v1::ModelLimits> stages;

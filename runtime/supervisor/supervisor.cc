@@ -38,8 +38,10 @@ Supervisor::Supervisor(Deps deps)
   }
   job_metrics_.expect(stages);
   std::vector<std::string> edges;
-  for (const config::EdgeSpec& edge : deps_.topology.edges)
+  for (const config::EdgeSpec& edge : deps_.topology.edges) {
     edges.push_back(edge.name);
+    edge_metrics_.info.with(edge.name, std::string(config::toString(edge.transport))).Set(1);
+  }
   edge_metrics_.expect(edges);
 }
 
@@ -109,8 +111,8 @@ void Supervisor::logProgress() {
   if (progress != std::exchange(last_progress_, progress)) log_->info("waiting: {}", progress);
 }
 
-void Supervisor::onEvent(ConnectionId connection, const internal::v1::WorkerEvent& event) {
-  fleet_.onEvent(connection, event);
+void Supervisor::onEvents(ConnectionId connection, const internal::v1::WorkerEvents& batch) {
+  fleet_.onEvents(connection, batch);
   settle();
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/base/status_field.h"
+#include "runtime/cuda/device.h"
 #include "runtime/worker/exception_boundary.h"
 #include "runtime/worker/process_memory.h"
 #include "runtime/worker/proto_convert.h"
@@ -23,6 +24,21 @@ Status check(const stages::StageRegistry& registry, const wire::Load& group, wir
   LATENTD_RETURN_IF_ERROR(stage->load(context));
   fill(*stage, ready);
   return absl::OkStatus();
+}
+
+wire::DeviceSurvey surveyDevices() {
+  wire::DeviceSurvey survey;
+  survey.set_count(cuda::deviceCount());
+  for (uint32_t lower = 0; lower < survey.count(); ++lower) {
+    for (uint32_t higher = lower + 1; higher < survey.count(); ++higher) {
+      const auto peers = cuda::arePeers(cuda::DeviceIndex(int(lower)), cuda::DeviceIndex(int(higher)));
+      if (peers.ok() && *peers) continue;
+      wire::DevicePair& pair = *survey.add_not_peers();
+      pair.set_lower(lower);
+      pair.set_higher(higher);
+    }
+  }
+  return survey;
 }
 
 wire::StageDescription describe(const std::string& name, const stages::Stage& stage) {
@@ -45,6 +61,7 @@ wire::StageDescription describe(const std::string& name, const stages::Stage& st
 wire::PreflightResult preflight(const stages::StageRegistry& registry, const wire::PreflightRequest& request) {
   wire::PreflightResult result;
   result.set_process_bytes(residentBytes());
+  *result.mutable_devices() = surveyDevices();
   for (const wire::Load& group : request.groups()) {
     wire::GroupFindings& findings = *result.add_groups();
     const Status status = runGuarded([&] { return check(registry, group, *findings.mutable_ready()); }).status;

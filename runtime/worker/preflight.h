@@ -7,8 +7,8 @@
 // What a worker program tells before any of it serves: for a topology's check and start, and for people.
 namespace latentd::worker {
 
-// Checks each group as far as configurations and the headers of weight files tell. Reads no weight, needs no device.
-// A group's problem is in its findings.
+// Checks each group as far as configurations and the headers of weight files tell, and surveys the devices. Reads no
+// weight, needs no device. A group's problem is in its findings.
 internal::v1::PreflightResult preflight(const stages::StageRegistry& registry,
                                         const internal::v1::PreflightRequest& request);
 

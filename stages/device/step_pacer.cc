@@ -59,9 +59,10 @@ Status StepPacer::finish() {
 Status StepPacer::completeOldest() {
   const c10::cuda::CUDAEvent& done = in_flight_.front().done;
   const auto looked_enough = std::chrono::steady_clock::now() + kLook;
-  while (!done.query() && std::chrono::steady_clock::now() < looked_enough) {
-  }
-  done.synchronize();
+  bool complete = done.query();
+  while (!complete && std::chrono::steady_clock::now() < looked_enough)
+    complete = done.query();
+  if (!complete) done.synchronize();
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   return report(step.step, step.deliver);

@@ -1,8 +1,10 @@
 """Each house rule fires on a tree that breaks it, and on nothing else."""
+import os
 import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "tidy"))
@@ -16,6 +18,7 @@ class TidyTest(unittest.TestCase):
         self._folder = tempfile.TemporaryDirectory()
         self.addCleanup(self._folder.cleanup)
         self.root = pathlib.Path(self._folder.name)
+        self.enterContext(unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=str(self.root / ".cache")))
 
     def tree(self, files):
         for name, text in files.items():
@@ -85,6 +88,13 @@ class TidyTest(unittest.TestCase):
         tree = self.tree({"a.h": "#pragma once\nstd::string f();\n", "b.h": "#pragma once\n#include <string>\nstd::string f();\n"})
         findings = compile_checks.headers_compile_alone(tree, self.root)
         self.assertEqual([finding.split(":")[0] for finding in findings], ["a.h"])
+
+    def test_what_compiled_is_compiled_again_once_something_that_it_includes_changed(self):
+        files = {"a.h": '#pragma once\n#include "b.h"\n', "b.h": "#pragma once\nint f();\n"}
+        self.assertEqual(compile_checks.headers_compile_alone(self.tree(files), self.root), [])
+        files["b.h"] = "#pragma once\nstd::string f();\n"
+        findings = compile_checks.headers_compile_alone(self.tree(files), self.root)
+        self.assertEqual([finding.split(":")[0] for finding in findings], ["a.h", "b.h"])
 
     def test_thread_safety(self):
         mutex = (ROOT / "runtime/base/mutex.h").read_text()

@@ -1,4 +1,7 @@
 """Checks that start clang: formatting, headers that compile alone, thread-safety annotations."""
+import hashlib
+import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -38,10 +41,43 @@ def _is_heavy(tree, path):
     return any(_HEAVY.search(tree.text(p)) for p in {path} | _includes_of(tree, path, set()))
 
 
-def _compile(tree, paths, command, what):
+class _Passes:
+    """What compiled, by the contents of everything that went into it; beside Bazel's own cache."""
+
+    def __init__(self, tree, generated, command):
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        self.folder = pathlib.Path(cache) / "latentd" / "tidy"
+        self.tree = tree
+        compiler = subprocess.run([command[0], "--version"], capture_output=True, text=True).stdout
+        protos = [path.read_bytes() for path in sorted(pathlib.Path(generated).rglob("*.pb.h"))]
+        words = [word for word in command if not word.startswith(f"-I{generated}")]
+        self.common = hashlib.sha256("\0".join([compiler, *words]).encode() + b"\0".join(protos))
+
+    def stamp(self, path):
+        key = self.common.copy()
+        for each in sorted({path} | _includes_of(self.tree, path, set())):
+            key.update(f"{each}\0{self.tree.text(each)}\0".encode())
+        return self.folder / key.hexdigest()
+
+    @staticmethod
+    def remember(stamp):
+        try:
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.touch()
+        except OSError:
+            pass  # a cache that cannot be written costs time only
+
+
+def _compile(tree, paths, generated, command, what):
+    passes = _Passes(tree, generated, command)
+
     def one(path):
+        stamp = passes.stamp(path)
+        if stamp.exists():
+            return []
         result = subprocess.run([*command, str(path)], cwd=tree.root, capture_output=True, text=True, timeout=300)
         if result.returncode == 0:
+            passes.remember(stamp)
             return []
         first = next((line for line in result.stderr.split("\n") if "error" in line), result.stderr.strip()[:200])
         return [f"{path}:1: {what}: {first}"]
@@ -56,7 +92,7 @@ def headers_compile_alone(tree, generated):
     lonely = [p for p in tree.cpp() if p.suffix == ".h" and p.with_suffix(".cc") not in known
               and p.with_suffix(".cu") not in known and not _is_heavy(tree, p)]
     command = ["g++", "-std=c++20", "-fsyntax-only", "-w", "-I.", f"-I{generated}", "-DSPDLOG_FMT_EXTERNAL", "-x", "c++"]
-    return _compile(tree, lonely, command, "does not compile alone")
+    return _compile(tree, lonely, generated, command, "does not compile alone")
 
 
 def thread_safety(tree, generated):
@@ -67,4 +103,4 @@ def thread_safety(tree, generated):
                and any("GUARDED_BY" in tree.text(h) for h in {p} | _includes_of(tree, p, set()) if h.name != "mutex.h")]
     command = [tool, "-std=c++20", "-fsyntax-only", "-Wno-everything", "-Wthread-safety", "-Werror=thread-safety", "-I.", f"-I{generated}",
                "-DSPDLOG_FMT_EXTERNAL", "-DSPDLOG_COMPILED_LIB"]
-    return _compile(tree, guarded, command, "thread safety")
+    return _compile(tree, guarded, generated, command, "thread safety")

@@ -60,6 +60,14 @@ TEST_CASE("channel: the contract holds from a device to the CPU", "[channel][con
   runContract({"pinned to shm", backend, socketOf});
 }
 
+TEST_CASE("channel: the contract holds between devices that are no peers", "[channel][contract][cuda]") {
+  const auto stream = cuda::Stream::create(kDevice);
+  REQUIRE(stream.status().ToString() == "OK");
+  ContractBackend pinned{"pinned", makePinnedBackend({stream->view()}), socketOf};
+  pinned.lends = false;
+  runContract(pinned);
+}
+
 TEST_CASE("channel: the contract holds from the CPU to a device", "[channel][contract][cuda]") {
   const auto stream = cuda::Stream::create(kDevice);
   REQUIRE(stream.status().ToString() == "OK");

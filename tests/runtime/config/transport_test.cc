@@ -34,11 +34,33 @@ TEST_CASE("config: the transport of an edge follows from where its groups are, a
 
   const TransportChoice down = selectTransport(first, host);
   CHECK(down.transport == Transport::kPinned);
-  CHECK(down.reason ==
-        "group denoise is on cuda:0, group text on the CPU: tensors are staged in pinned host memory");
+  CHECK(down.reason == "group denoise is on cuda:0, group text on the CPU: tensors are staged in pinned host memory");
   const TransportChoice up = selectTransport(host, second);
   CHECK(up.transport == Transport::kPinned);
   CHECK(up.reason == "group decode is on cuda:1, group text on the CPU: tensors are staged in pinned host memory");
+}
+
+TEST_CASE("config: GPUs that are not peers meet in host memory", "[config]") {
+  const DeviceSurvey survey{3, {{0, 1}}};
+  const GroupSpec first = groupOn("denoise", {kFirst});
+  const GroupSpec second = groupOn("decode", {kSecond});
+  const TransportChoice choice = selectTransport(second, first, survey);
+  CHECK(choice.transport == Transport::kPinned);
+  CHECK(choice.reason == "cuda:1 and cuda:0 are not peers: tensors are staged in pinned host memory");
+  CHECK(selectTransport(first, first, survey).transport == Transport::kCudaIpc);
+  CHECK(selectTransport(first, groupOn("third", {{Device::Kind::kCuda, 2}}), survey).transport == Transport::kCudaIpc);
+
+  Topology topology;
+  topology.groups = {first, second};
+  topology.edges.push_back({.name = "a->b", .from = 0, .to = 1, .transport = Transport::kCudaIpc});
+  settleTransports(survey, topology);
+  CHECK(topology.edges[0].transport == Transport::kPinned);
+  CHECK(topology.edges[0].transport_reason.find("not peers") != std::string::npos);
+
+  CHECK(missingDevices(survey, topology).empty());
+  CHECK(missingDevices({1, {}}, topology) ==
+        std::vector<std::string>{"group decode is on cuda:1, and this machine has 1 GPU(s), counted from 0"});
+  CHECK(missingDevices({0, {}}, topology).size() == 2);
 }
 
 TEST_CASE("config: transports have the names of their backends", "[config]") {

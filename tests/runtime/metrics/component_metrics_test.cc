@@ -26,6 +26,7 @@ struct AllMetrics {
 
   AllMetrics() {
     registerBuildInfo(registry, "1.2.3");
+    edge.info.with("edge", "shm").Set(1);
     job.duration.with("succeeded").Observe(3);
     for (auto* family : {&job.stage, &job.input_wait, &job.publish, &job.cancel})
       family->with("denoise").Observe(0.1);
@@ -85,7 +86,7 @@ TEST_CASE("metrics: every name has the prefix and every label is of a closed set
     CHECK(name.rfind("latentd_", 0) == 0);
   }
   const std::set<std::string> allowed{"stage",  "group", "rank",   "edge",   "result",  "reason",
-                                      "device", "kind",  "method", "format", "version", "le"};
+                                      "device", "kind",  "method", "format", "version", "transport", "le"};
   const std::regex label("[{,]([a-z_]+)=\"");
   for (std::sregex_iterator it(text.begin(), text.end(), label), end; it != end; ++it) {
     CAPTURE((*it)[1].str());
