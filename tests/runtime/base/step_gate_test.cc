@@ -101,9 +101,9 @@ void followAllRuns(int gate_fd, int result_fd, uint32_t rank) {
     entered->steps[rank][run - 1] = 1 + enterSteps(gate, run, kSteps);
 }
 
-TEST_CASE("step gate child of rank 1", "[.]") { followAllRuns(3, 4, 1); }
-TEST_CASE("step gate child of rank 2", "[.]") { followAllRuns(3, 4, 2); }
-TEST_CASE("step gate child of rank 3", "[.]") { followAllRuns(3, 4, 3); }
+TEST_CASE("step gate child of rank 1", "[.][child]") { followAllRuns(3, 4, 1); }
+TEST_CASE("step gate child of rank 2", "[.][child]") { followAllRuns(3, 4, 2); }
+TEST_CASE("step gate child of rank 3", "[.][child]") { followAllRuns(3, 4, 3); }
 
 TEST_CASE("step gate: four processes stop every run at the same step", "[base][process]") {
   const ShmRegion region = StepGate::createRegion().value();

@@ -200,7 +200,7 @@ TEST_CASE("frame ring: no value in the header makes the reader touch memory outs
 
 // ---- two processes ------------------------------------------------------------------------------------------
 
-TEST_CASE("frame ring child writer", "[.]") {
+TEST_CASE("frame ring child writer", "[.][child]") {
   auto writer = FrameRingWriter::attach(UniqueFd(3));
   REQUIRE(writer.ok());
   for (uint32_t n = 0; n < 100; ++n)
@@ -208,14 +208,14 @@ TEST_CASE("frame ring child writer", "[.]") {
   REQUIRE(writer->finish().ok());
 }
 
-TEST_CASE("frame ring child that writes two frames and hangs", "[.]") {
+TEST_CASE("frame ring child that writes two frames and hangs", "[.][child]") {
   auto writer = FrameRingWriter::attach(UniqueFd(3));
   for (uint32_t n = 0; n < 2; ++n)
     REQUIRE(writeFrame(*writer, n, soon()).ok());
   ::pause();
 }
 
-TEST_CASE("frame ring child that reads one frame and hangs", "[.]") {
+TEST_CASE("frame ring child that reads one frame and hangs", "[.][child]") {
   auto reader = FrameRingReader::attach(UniqueFd(3));
   REQUIRE(reader->next(soon()).ok());
   reader->release();

@@ -333,7 +333,7 @@ TEST_CASE("supervisor: draining refuses new jobs, ends what there is, then the d
 }
 
 // The other process of the next test: serves until it is killed, after telling its workers' pids.
-TEST_CASE("supervisor child that serves until it is killed", "[.]") {
+TEST_CASE("supervisor child that serves until it is killed", "[.][child]") {
   Harness harness(fastTopology({1, 2}), fakeWorker(), "g1 1 1 run stop\n");
   REQUIRE(harness.waitReady());
   harness.submit();

@@ -23,7 +23,7 @@ struct Dispatched {
 };
 
 // Descriptor 3: the ring that the sink fills. Descriptor 4: where it tells that all is dispatched.
-TEST_CASE("supervisor child that dispatches and waits", "[.]") {
+TEST_CASE("supervisor child that dispatches and waits", "[.][child]") {
   ScriptedSupervisor supervisor;
   ScriptedWorker& source =
       supervisor.startReady({.group = "source", .options = {{"steps", "10"}, {"step_ms", "50"}, {"bytes", "5000000"}}});
