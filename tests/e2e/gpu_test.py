@@ -40,7 +40,7 @@ class GpuTest(DaemonCase):
 
     def transports(self):
         edges = self.client.admin.GetEdges(api.GetEdgesRequest(), timeout=10).edges
-        return {edge.edge: edge.transport for edge in edges}
+        return {edge.name: edge.transport for edge in edges}
 
     def test_the_video_is_the_cpus_wherever_the_stages_are(self):
         self.run_daemon(demo())
@@ -100,7 +100,9 @@ class GpuTest(DaemonCase):
             workers = [self.worker(group) for group in ("first", "middle", "last")]
 
             def counts():
-                return [struct.unpack("q", (pathlib.Path(folder) / str(pid)).read_bytes())[0] for pid in workers]
+                """By worker; one that never waited has no file."""
+                files = [pathlib.Path(folder) / str(pid) for pid in workers]
+                return [struct.unpack("q", file.read_bytes())[0] if file.exists() else 0 for file in files]
 
             for _ in range(10):
                 self.expect_next_succeeds()
@@ -115,9 +117,10 @@ class GpuTest(DaemonCase):
         self.video()
 
         def told():
-            lines = [line for line in daemon.metrics().splitlines() if line.startswith("latentd_device_memory_bytes")]
-            values = {line.split('kind="')[1].split('"')[0]: float(line.split()[-1]) for line in lines if "cuda:0" in line}
-            return values if values.get("pools") and values.get("allocated") else None
+            metrics = daemon.metrics()
+            values = {kind: metrics.get(f'latentd_device_memory_bytes{{device="cuda:0",kind="{kind}"}}')
+                      for kind in ("allocated", "reserved", "pools")}
+            return values if all(values.values()) else None
         values = wait_until(told, 10, "memory of cuda:0 by kind")
         self.assertGreaterEqual(values["reserved"], values["allocated"])
         self.assertGreaterEqual(values["pools"], 2 * 2 * 2**20)
