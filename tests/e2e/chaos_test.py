@@ -22,18 +22,58 @@ from client import TERMINAL, Client, api
 from daemon import Daemon, processes, wait_until
 
 ARGUMENTS = None
-TOPOLOGY = topologies.noop(source="steps: 3, step_ms: 2", relay="steps: 5, step_ms: 3", sink="steps: 2, step_ms: 2",
-                           extra="queue: {length_max: 256}\nlimits: {jobs_kept: 100000}")
+QUEUE_FULL, INVALID, UNAVAILABLE = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE
+IN_QUIET = 20  # jobs at once between two looks at a process
+
+
+def topology():
+    """A queue that is full at times: nobody waits for a third of the jobs."""
+    return topologies.noop(source="steps: 3, step_ms: 2", relay="steps: 5, step_ms: 3", sink="steps: 2, step_ms: 2",
+                           extra=f"queue: {{length_max: {max(IN_QUIET, ARGUMENTS.clients)}}}\nlimits: {{jobs_kept: 100000}}")
 
 
 class Tally:
+    """What the clients saw: ids of accepted jobs, ends of those that were waited for, refused submissions by code."""
+
     def __init__(self):
         self.lock = threading.Lock()
-        self.ids, self.rejected, self.errors = set(), 0, []
+        self.ids, self.ends, self.refused, self.errors = set(), {}, collections.Counter(), []
 
     def submitted(self, job_id):
         with self.lock:
             self.ids.add(job_id)
+
+    def ended(self, job):
+        with self.lock:
+            self.ends[job.id] = end_of(job)
+
+    def refusal(self, code):
+        with self.lock:
+            self.refused[code] += 1
+
+    def error(self, error):
+        with self.lock:
+            self.errors.append(str(error))
+
+
+def end_of(job):
+    """What may not change once a job has ended."""
+    return job.state, job.error.code, job.error.message, job.finish_time.ToNanoseconds()
+
+
+def submit(client, tally, rng):
+    """A job, or None where the daemon refused it. One in twenty asks for too much."""
+    parameters = {"steps": 1_000_000} if rng.random() < 0.05 else {}
+    try:
+        job = client.submit(priority=rng.randrange(-5, 6), **parameters)
+    except grpc.RpcError as error:
+        tally.refusal(error.code())
+        if error.code() not in (QUEUE_FULL, UNAVAILABLE) and not (error.code() == INVALID and parameters):
+            tally.error(error)
+        time.sleep(0.05)
+        return None
+    tally.submitted(job.id)
+    return job
 
 
 def client_life(daemon, tally, seed, end):
@@ -41,39 +81,44 @@ def client_life(daemon, tally, seed, end):
     rng = random.Random(seed)
     with Client(daemon.grpc) as client:
         while time.monotonic() < end:
+            job = submit(client, tally, rng)
+            if job is None:
+                continue
             try:
-                job = client.submit(priority=rng.randrange(-5, 6))
-                tally.submitted(job.id)
                 action = rng.random()
                 if action < 0.3:
                     client.cancel(job.id)
                 elif action < 0.6:
-                    client.wait(job.id, timeout=ARGUMENTS.seconds + 120)  # of a low priority as long as others come
+                    tally.ended(client.wait(job.id, timeout=ARGUMENTS.seconds + 120))  # of a low priority as long as others come
                 elif action < 0.7:
                     stream = client.jobs.Watch(api.WatchJobRequest(id=job.id), timeout=60)
                     next(stream)
                     stream.cancel()
                 time.sleep(rng.random() * 0.3)
             except grpc.RpcError as error:
-                if error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE):
-                    with tally.lock:
-                        tally.rejected += 1
-                    time.sleep(0.05)
-                elif error.code() != grpc.StatusCode.FAILED_PRECONDITION:  # cancelled after it had ended
-                    with tally.lock:
-                        tally.errors.append(str(error))
+                # A watch too many, a daemon that was killed, a job cancelled after it had ended.
+                if error.code() not in (grpc.StatusCode.RESOURCE_EXHAUSTED, UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION):
+                    tally.error(error)
+                time.sleep(0.05)
 
 
 def descriptors(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    """How many a process has open, and how many of them are shared memory."""
+    targets = []
+    for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            targets.append(os.readlink(entry))
+        except FileNotFoundError:
+            pass  # closed since the folder was read
+    return len(targets), sum(target.startswith("/memfd:") for target in targets)
 
 
 class ChaosTest(unittest.TestCase):
     def test_every_job_ends_once(self):
         print(f"seed {ARGUMENTS.seed}", flush=True)
-        with Daemon(TOPOLOGY) as daemon, Client(daemon.grpc) as client:
+        with Daemon(topology()) as daemon, Client(daemon.grpc) as client:
             client.wait(client.submit().id)
-            before = descriptors(daemon.process.pid)
+            before, _ = descriptors(daemon.process.pid)
             end = time.monotonic() + ARGUMENTS.seconds
             tally, threads = self.start_clients(daemon, end)
             rng = random.Random(ARGUMENTS.seed)
@@ -83,20 +128,18 @@ class ChaosTest(unittest.TestCase):
                 os.kill(pid, signal.SIGKILL)
             self.join(threads)
             self.assertEqual(tally.errors, [])
-            states = collections.Counter()
-            for job_id in tally.ids:
-                job = client.wait(job_id, timeout=120)
-                self.assertIn(job.state, TERMINAL)
-                states[job.state] += 1
-            self.check_counters(daemon, states, tally)
-            self.assertEqual(client.wait(client.submit().id).state, api.JOB_STATE_SUCCEEDED)
-            wait_until(lambda: descriptors(daemon.process.pid) <= before + 8, 20,
-                       f"descriptors back to {before}, now {descriptors(daemon.process.pid)}")
+            ends = {job_id: end_of(client.wait(job_id, timeout=120)) for job_id in tally.ids}
+            self.check_counters(daemon, ends, tally)
+            self.check_quiet(daemon, client)
+            wait_until(lambda: descriptors(daemon.process.pid)[0] <= before + 8, 20, f"the daemon's {before} descriptors")
             self.check_slots(daemon)
-            print(f"{len(tally.ids)} jobs, {tally.rejected} refusals, states {dict(states)}")
+            self.assertEqual({job_id: end_of(client.get(job_id)) for job_id in tally.ids}, ends, "an end is the end")
+            self.assertEqual({job_id: ends[job_id] for job_id in tally.ends}, tally.ends, "also what was seen at once")
+            states = collections.Counter(api.JobState.Name(end[0]) for end in ends.values())
+            print(f"{len(tally.ids)} jobs, refusals {dict(tally.refused)}, states {dict(states)}")
 
     def test_a_supervisor_killed_in_the_middle_of_it(self):
-        with Daemon(TOPOLOGY) as daemon:
+        with Daemon(topology()) as daemon:
             end = time.monotonic() + min(ARGUMENTS.seconds, 10)
             tally, threads = self.start_clients(daemon, end)
             wait_until(lambda: time.monotonic() > end - 2, 60, "time of the kill")
@@ -119,12 +162,37 @@ class ChaosTest(unittest.TestCase):
             thread.join(ARGUMENTS.seconds + 180)
         self.assertFalse([thread for thread in threads if thread.is_alive()], "a client hangs")
 
-    def check_counters(self, daemon, states, tally):
+    def check_counters(self, daemon, ends, tally):
+        """The daemon counted what the clients saw, and one job before them."""
         metrics = daemon.metrics()
+        states = collections.Counter(end[0] for end in ends.values())
+        self.assertTrue(set(states) <= TERMINAL, states)
         for state, result in ((api.JOB_STATE_SUCCEEDED, "succeeded"), (api.JOB_STATE_FAILED, "failed"), (api.JOB_STATE_CANCELLED, "cancelled")):
-            counted = metrics.get(f'latentd_jobs_total{{result="{result}"}}', 0)
+            counted = metrics[f'latentd_jobs_total{{result="{result}"}}']
             self.assertEqual(counted, states[state] + (state == api.JOB_STATE_SUCCEEDED), result)
-        self.assertEqual(metrics["latentd_queue_depth"], 0)
+        self.assertEqual(metrics["latentd_jobs_submitted_total"], len(tally.ids) + 1)
+        rejected = {reason: metrics[f'latentd_jobs_rejected_total{{reason="{reason}"}}'] for reason in ("queue_full", "invalid", "draining", "not_ready")}
+        self.assertEqual(rejected, {"queue_full": tally.refused[QUEUE_FULL], "invalid": tally.refused[INVALID], "draining": 0,
+                                    "not_ready": tally.refused[UNAVAILABLE]})
+        self.assertEqual((metrics["latentd_queue_depth"], metrics["latentd_jobs_running"]), (0, 0))
+
+    def check_quiet(self, daemon, client):
+        """Jobs that nobody disturbs all succeed and leave no descriptor and no shared memory, in whatever process."""
+        def run():
+            for job in [client.submit() for _ in range(IN_QUIET)]:
+                self.assertEqual(client.wait(job.id).state, api.JOB_STATE_SUCCEEDED)
+
+        def used():
+            return {pid: descriptors(pid) for pid in [daemon.process.pid, *(pid for pid, _ in daemon.workers())]}
+
+        run()  # a worker that was killed at last makes its pools
+        there = used()
+        self.assertEqual(len(there), 4, "the daemon and three workers")
+        for _ in range(3):
+            run()
+            # A file descriptor of a call that ends is closed a moment after its answer.
+            wait_until(lambda: all(now <= then for name in there for now, then in zip(used()[name], there[name])), 10,
+                       f"descriptors and shared memory as they were: {there}, now {used()}")
 
     def check_slots(self, daemon):
         def in_use():
