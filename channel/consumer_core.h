@@ -11,6 +11,7 @@
 #include "channel/backend.h"
 #include "channel/channel.h"
 #include "channel/control_block.h"
+#include "channel/drain_look.h"
 #include "channel/endpoint_state.h"
 #include "channel/peer_link.h"
 #include "channel/progress_watch.h"
@@ -171,7 +172,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   std::map<SequenceNumber, Artifact> artifacts_ GUARDED_BY(mutex_);  // at most kPendingArtifactsMax
   SequenceSet ended_ GUARDED_BY(mutex_);
   uint32_t readers_ GUARDED_BY(mutex_) = 0;  // artifacts being copied or borrowed: pools stay mapped for them
-  bool looking_again_ GUARDED_BY(mutex_) = false;
+  DrainLook drain_look_ GUARDED_BY(mutex_);
   Clock::TimePoint look_until_ GUARDED_BY(mutex_){};  // until then a publication is about to arrive
   bool polling_ GUARDED_BY(mutex_) = false;           // a thread waits on the sockets
   ConsumerStats stats_ GUARDED_BY(mutex_);

@@ -420,17 +420,12 @@ StatusOr<bool> ConsumerCore::tryUnmapAll(Source& source) {
 }
 
 void ConsumerCore::lookAgainLocked() {
-  if (looking_again_) return;
-  looking_again_ = true;
-  context_.loop->post([self = shared_from_this()] {
-    if (self->detached_) return;
-    self->context_.loop->addTimer(self->context_.clock->now() + kDrainLook, [weak = self->weak_from_this()] {
-      const auto core = weak.lock();
-      if (!core) return;
-      MutexLock lock(core->mutex_);
-      core->looking_again_ = false;
-      core->advanceRetireLocked();
-    });
+  drain_look_.request(*context_.loop, *context_.clock, [weak = weak_from_this()] {
+    const auto core = weak.lock();
+    if (!core || core->detached_) return;
+    MutexLock lock(core->mutex_);
+    core->drain_look_.done();
+    core->advanceRetireLocked();
   });
 }
 

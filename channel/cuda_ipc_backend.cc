@@ -12,30 +12,17 @@
 namespace latentd::channel {
 namespace {
 
-// What both transports of a device share with shm.
-class UnixBackend : public Backend {
+class DeviceBackend : public UnixBackend {
  public:
-  explicit UnixBackend(const CudaOptions& options) : options_(options) {}
-
-  StatusOr<std::unique_ptr<Listener>> listen(const std::string& address, uint32_t connections) override {
-    return listenUnix(address, connections);
-  }
-  StatusOr<std::unique_ptr<Link>> connect(const std::string& address) override { return connectUnix(address); }
-  StatusOr<std::unique_ptr<ControlMemory>> createControl(const std::string& name, uint64_t bytes) override {
-    return createShmControl(name, bytes);
-  }
-  StatusOr<std::unique_ptr<ControlMemory>> importControl(const std::string&, std::vector<UniqueFd> fds,
-                                                         uint64_t bytes) override {
-    return importShmControl(std::move(fds), bytes);
-  }
+  explicit DeviceBackend(const CudaOptions& options) : options_(options) {}
 
  protected:
   const CudaOptions options_;
 };
 
-class CudaIpcBackend final : public UnixBackend {
+class CudaIpcBackend final : public DeviceBackend {
  public:
-  using UnixBackend::UnixBackend;
+  using DeviceBackend::DeviceBackend;
   std::string_view transport() const override { return "cuda_ipc"; }
   bool asynchronous() const override { return true; }
 
@@ -50,9 +37,9 @@ class CudaIpcBackend final : public UnixBackend {
   }
 };
 
-class PinnedBackend final : public UnixBackend {
+class PinnedBackend final : public DeviceBackend {
  public:
-  using UnixBackend::UnixBackend;
+  using DeviceBackend::DeviceBackend;
   std::string_view transport() const override { return "pinned"; }
   bool asynchronous() const override { return false; }
 

@@ -12,6 +12,7 @@
 #include "channel/backend.h"
 #include "channel/channel.h"
 #include "channel/control_block.h"
+#include "channel/drain_look.h"
 #include "channel/endpoint_state.h"
 #include "channel/peer_link.h"
 #include "channel/progress_watch.h"
@@ -134,7 +135,7 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   std::optional<SequenceNumber> publishing_ GUARDED_BY(mutex_);
   std::optional<SequenceNumber> last_published_ GUARDED_BY(mutex_);
   bool bound_ GUARDED_BY(mutex_) = false;
-  bool looking_again_ GUARDED_BY(mutex_) = false;
+  DrainLook drain_look_ GUARDED_BY(mutex_);
   ProducerStats stats_ GUARDED_BY(mutex_);
 };
 

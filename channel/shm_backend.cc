@@ -12,23 +12,10 @@
 namespace latentd::channel {
 namespace {
 
-class ShmBackend final : public Backend {
+class ShmBackend final : public UnixBackend {
  public:
   std::string_view transport() const override { return "shm"; }
   bool asynchronous() const override { return false; }
-
-  StatusOr<std::unique_ptr<Listener>> listen(const std::string& address, uint32_t connections) override {
-    return listenUnix(address, connections);
-  }
-  StatusOr<std::unique_ptr<Link>> connect(const std::string& address) override { return connectUnix(address); }
-
-  StatusOr<std::unique_ptr<ControlMemory>> createControl(const std::string& name, uint64_t bytes) override {
-    return createShmControl(name, bytes);
-  }
-  StatusOr<std::unique_ptr<ControlMemory>> importControl(const std::string&, std::vector<UniqueFd> fds,
-                                                         uint64_t bytes) override {
-    return importShmControl(std::move(fds), bytes);
-  }
 
   StatusOr<std::unique_ptr<ExportedPool>> createPool(const std::string& name, const PoolLayout& layout) override {
     LATENTD_RETURN_IF_ERROR(checkSlotsFit(layout));

@@ -71,22 +71,23 @@ class ShmControl final : public ControlMemory {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Listener>> listenUnix(const std::string& address, uint32_t connections) {
+StatusOr<std::unique_ptr<Listener>> UnixBackend::listen(const std::string& address, uint32_t connections) {
   LATENTD_ASSIGN_OR_RETURN(UnixListener listener, UnixListener::bind(address, static_cast<int>(connections)));
   return std::unique_ptr<Listener>(std::make_unique<UnixAcceptor>(std::move(listener)));
 }
 
-StatusOr<std::unique_ptr<Link>> connectUnix(const std::string& address) {
+StatusOr<std::unique_ptr<Link>> UnixBackend::connect(const std::string& address) {
   LATENTD_ASSIGN_OR_RETURN(UnixSocket socket, UnixSocket::connect(address));
   return std::unique_ptr<Link>(std::make_unique<UnixLink>(std::move(socket)));
 }
 
-StatusOr<std::unique_ptr<ControlMemory>> createShmControl(const std::string& name, uint64_t bytes) {
+StatusOr<std::unique_ptr<ControlMemory>> UnixBackend::createControl(const std::string& name, uint64_t bytes) {
   LATENTD_ASSIGN_OR_RETURN(ShmRegion region, ShmRegion::create(name, bytes));
   return std::unique_ptr<ControlMemory>(std::make_unique<ShmControl>(std::move(region)));
 }
 
-StatusOr<std::unique_ptr<ControlMemory>> importShmControl(std::vector<UniqueFd> fds, uint64_t bytes) {
+StatusOr<std::unique_ptr<ControlMemory>> UnixBackend::importControl(const std::string&, std::vector<UniqueFd> fds,
+                                                                    uint64_t bytes) {
   LATENTD_ASSIGN_OR_RETURN(UniqueFd fd, takeOnly(std::move(fds)));
   LATENTD_ASSIGN_OR_RETURN(ShmRegion region, ShmRegion::map(std::move(fd), bytes));
   return std::unique_ptr<ControlMemory>(std::make_unique<ShmControl>(std::move(region)));
