@@ -13,13 +13,11 @@ Prints one JSON object a size: p50, p95 and mean in microseconds.
 """
 import argparse
 import json
-import statistics
 import time
 
 import torch
 import torch.multiprocessing as mp
-
-WARM_UP = 20
+from handoff_timing import WARM_UP, add_arguments, compute, figures
 
 
 class QueueSender:
@@ -68,13 +66,6 @@ def consume(sender, acknowledgements, count, device):
         acknowledgements.put(None)
 
 
-def compute(milliseconds):
-    """Takes this much processor time."""
-    end = time.thread_time() + milliseconds / 1e3
-    while time.thread_time() < end:
-        pass
-
-
 def measure(size, arguments):
     context = mp.get_context("spawn")
     producer, consumer = (arguments.devices.split(",") * 2)[:2]
@@ -98,30 +89,14 @@ def measure(size, arguments):
         if i >= WARM_UP:
             samples.append(1e6 * (time.perf_counter() - start))
     process.join(60)
-    ordered = sorted(samples)
-    result = {
-        "method": arguments.method,
-        "devices": [producer, consumer],
-        "bytes": size,
-        "transfers": arguments.transfers,
-        "p50_us": round(ordered[len(ordered) // 2], 1),
-        "p95_us": round(ordered[int(len(ordered) * 0.95)], 1),
-        "mean_us": round(statistics.fmean(ordered), 1),
-    }
-    if arguments.samples:
-        result["samples_us"] = [round(sample, 1) for sample in samples]
-    return result
+    return {**figures(size, samples, arguments), "method": arguments.method, "devices": [producer, consumer]}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", choices=sorted(METHODS), default="reference")
     parser.add_argument("--devices", default="cuda:0", help="of the producer and of the consumer; one: they share it")
-    parser.add_argument("--sizes", default="65536,1048576,16777216,67108864,268435456")
-    parser.add_argument("--transfers", type=int, default=200)
-    parser.add_argument("--compute-ms", type=float, default=0,
-                        help="processor time, and a new tensor, before each transfer, as a stage has")
-    parser.add_argument("--samples", action="store_true", help="print every transfer's time too")
+    add_arguments(parser)
     arguments = parser.parse_args()
     for size in map(int, arguments.sizes.split(",")):
         print(json.dumps(measure(size, arguments)), flush=True)

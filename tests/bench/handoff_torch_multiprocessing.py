@@ -11,13 +11,11 @@ size: p50, p95 and mean in microseconds.
 """
 import argparse
 import json
-import statistics
 import time
 
 import torch
 import torch.multiprocessing as mp
-
-WARM_UP = 20
+from handoff_timing import WARM_UP, add_arguments, compute, figures
 
 
 def consume(queue, acknowledgements, count, threads):
@@ -56,13 +54,6 @@ class KeptSender:
         self.turn = 1 - self.turn
 
 
-def compute(milliseconds):
-    """Takes this much processor time."""
-    end = time.thread_time() + milliseconds / 1e3
-    while time.thread_time() < end:
-        pass
-
-
 def measure(size, arguments):
     context = mp.get_context("spawn")
     # SimpleQueue: no feeder thread, so the fastest queue of the module.
@@ -83,28 +74,14 @@ def measure(size, arguments):
         if i >= WARM_UP:
             samples.append(1e6 * (time.perf_counter() - start))
     consumer.join(60)
-    ordered = sorted(samples)
-    result = {
-        "bytes": size,
-        "transfers": arguments.transfers,
-        "reuse": arguments.reuse,
-        "p50_us": round(ordered[len(ordered) // 2], 1),
-        "p95_us": round(ordered[int(len(ordered) * 0.95)], 1),
-        "mean_us": round(statistics.fmean(ordered), 1),
-    }
-    if arguments.samples:
-        result["samples_us"] = [round(sample, 1) for sample in samples]
-    return result
+    return {**figures(size, samples, arguments), "reuse": arguments.reuse}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="65536,1048576,16777216,67108864,268435456")
-    parser.add_argument("--transfers", type=int, default=200)
+    add_arguments(parser)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--reuse", action="store_true", help="two shared tensors for all transfers")
-    parser.add_argument("--compute-ms", type=float, default=0, help="processor time before each transfer")
-    parser.add_argument("--samples", action="store_true", help="print every transfer's time too")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for size in map(int, arguments.sizes.split(",")):
