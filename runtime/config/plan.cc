@@ -58,6 +58,7 @@ std::string groupText(const GroupSpec& group, uint64_t weight_bytes) {
   text += weightsText(group, weight_bytes);
   text += fmt::format("    memory limit {}\n",
                       group.memory_bytes_max ? formatBytes(*group.memory_bytes_max) : std::string("none"));
+  if (group.stall) text += fmt::format("    stall {}\n", formatDuration(*group.stall));
   for (const auto& [name, option] : group.options)
     text += fmt::format("    option {}: {}\n", name, option);
   return text;

@@ -31,8 +31,10 @@ nlohmann::json groupJson(const GroupSpec& group, uint64_t weight_bytes) {
                          {"weight_bytes_per_rank", weight_bytes},
                          {"weight_file_bytes", estimate.weight_bytes},
                          {"weight_folders", estimate.folders},
-                         {"memory_bytes_max", nullptr}};
+                         {"memory_bytes_max", nullptr},
+                         {"stall_ms", nullptr}};
   if (group.memory_bytes_max) json["memory_bytes_max"] = *group.memory_bytes_max;
+  if (group.stall) json["stall_ms"] = group.stall->count();
   return json;
 }
 

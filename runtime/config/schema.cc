@@ -123,7 +123,8 @@ void addDeadlineKeys(Keys& keys) {
   add("warm_up", kSecond, kDay, "1m", "Of a worker's first run on the smallest input.", &Deadlines::warm_up);
   add("job", kSecond, kWeek, "1h", "Of a job, from submission to its end, where the request names none.",
       &Deadlines::job);
-  add("stall", 100, kDay, "1m", "Longest time without progress in a running stage, where the request names none.",
+  add("stall", kStallMin.count(), kStallMax.count(), "1m",
+      "Longest time without progress in a running stage, where neither the request nor the group names one.",
       &Deadlines::stall);
   add("heartbeat", 10, 60 * kSecond, "1s", "Interval of a worker's signs of life.", &Deadlines::heartbeat);
   add("heartbeat_miss", 100, kHour, "5s", "Silence after which a worker counts as hung and its group is restarted.",
@@ -188,6 +189,9 @@ void addGroupKeys(Keys& keys) {
                   "Private memory that a rank may map, some 700MiB for libraries and stacks included; a job that needs "
                   "more fails with RESOURCE_EXHAUSTED.",
                   into([](const Target& t) -> auto& { return t.group->memory_bytes_max; })});
+  keys.push_back({"groups[].stall", duration(kStallMin.count(), kStallMax.count()), "", "deadlines.stall",
+                  "Longest time without progress in this group's stage, where the request names none.",
+                  into([](const Target& t) -> auto& { return t.group->stall; })});
   keys.push_back({"groups[].options",
                   {Type::kOptions, {0, 64}, {}},
                   "",
@@ -254,7 +258,8 @@ void addDefaultKeys(Keys& keys) {
                   into([](const Target& t) -> auto& { return t.draft.topology.defaults.guidance; })});
   keys.push_back({"defaults.fps", real(0.01, 1000), "", by_model, "Frames per second.",
                   into([](const Target& t) -> auto& { return t.draft.topology.defaults.fps; })});
-  keys.push_back({"defaults.flow_shift", real(0.01, 100), "", by_model, "Shift of the flow-matching schedule.",
+  keys.push_back({"defaults.flow_shift", real(kFlowShiftMin, kFlowShiftMax), "", by_model,
+                  "Shift of the flow-matching schedule.",
                   into([](const Target& t) -> auto& { return t.draft.topology.defaults.flow_shift; })});
   keys.push_back({"defaults.negative_prompt", text(65'536), "", by_model, "What the video is steered away from.",
                   into([](const Target& t) -> auto& { return t.draft.topology.defaults.negative_prompt; })});

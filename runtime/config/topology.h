@@ -24,6 +24,12 @@ inline constexpr size_t kSocketPathBytesMax = 100;
 // Of these, for what follows runtime_dir: "/latentd-XXXXXX/" (16) and the name of a socket (32).
 inline constexpr size_t kSocketPathReserveBytes = 48;
 
+// What a topology and a request may ask for alike.
+inline constexpr milliseconds kStallMin{100};
+inline constexpr milliseconds kStallMax = std::chrono::hours(24);
+inline constexpr double kFlowShiftMin = 0.01;
+inline constexpr double kFlowShiftMax = 100;
+
 // A TCP address to listen on; port 0 means any free one.
 struct Endpoint {
   std::string host;  // an IPv4 or IPv6 address (without brackets), or "localhost"
@@ -65,6 +71,7 @@ struct GroupSpec {
   DType dtype = DType::kFloat32;
   std::map<std::string, std::string> options;  // handed to the stage as they are
   std::optional<uint64_t> memory_bytes_max;    // of each rank; absent: unlimited
+  std::optional<milliseconds> stall;           // absent: that of the deadlines
 
   uint32_t ranks() const { return static_cast<uint32_t>(devices.size()); }
 };
@@ -180,6 +187,9 @@ struct Topology {
   Limits limits;
   std::vector<size_t> order;  // indexes of groups so that every edge goes forward
   size_t sink = 0;            // the group that emits frames; last of `order`
+
+  // How long a stage of this group may make no progress, where a job does not say.
+  milliseconds stallOf(size_t group) const { return groups[group].stall.value_or(deadlines.stall); }
 };
 
 }  // namespace latentd::config

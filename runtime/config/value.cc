@@ -27,6 +27,10 @@ constexpr std::array<Unit, 5> kByteUnits{{{"TiB", uint64_t{1} << 40},
 constexpr std::array<Unit, 5> kDurationUnits{
     {{"d", 86'400'000}, {"h", 3'600'000}, {"m", 60'000}, {"s", 1000}, {"ms", 1}}};
 
+// In descriptions, where the range allows them.
+constexpr double kExampleBytes = 64 << 20;
+constexpr double kExampleMilliseconds = 500;
+
 // Values are shown in errors: no more of one than this.
 constexpr size_t kShownBytesMax = 80;
 
@@ -261,9 +265,11 @@ std::string describe(const Rule& rule) {
     case Type::kReal:
       return "a number from " + span(rule);
     case Type::kBytes:
-      return "a size from " + span(rule) + " with its unit (B, KiB, MiB, GiB, TiB), such as 64MiB";
+      return "a size from " + span(rule) + " with its unit (B, KiB, MiB, GiB, TiB), such as " +
+             amount(rule, std::clamp(kExampleBytes, rule.range.min, rule.range.max));
     case Type::kDuration:
-      return "a time from " + span(rule) + " with its unit (ms, s, m, h, d), such as 500ms";
+      return "a time from " + span(rule) + " with its unit (ms, s, m, h, d), such as " +
+             amount(rule, std::clamp(kExampleMilliseconds, rule.range.min, rule.range.max));
     case Type::kEndpoint:
       return "an IP address or localhost and a port, such as 127.0.0.1:7411 or [::1]:0 (port 0: any free one)";
     case Type::kFrameSize:

@@ -53,6 +53,9 @@ void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
   Lane& lane = lanes_[group.value];
   lane.ready = false;
   lane.stalled = false;
+  // What killed it at once may not have been told to have begun.
+  const bool died = !std::exchange(lane.unusable, false) && !lane.in_flight.empty();
+  const JobRun* const suspect = died ? lane.in_flight.front() : nullptr;
   std::vector<EdgeIndex> edges = lane.inputs;
   edges.insert(edges.end(), lane.outputs.begin(), lane.outputs.end());
 
@@ -79,11 +82,12 @@ void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
       message.insert(std::min(message.find('\n'), message.size()), fmt::format(" ({})", describeStage(*run, group)));
       stage.state = StageRun::State::kEnded;
     }
-    loseRun(*run, makeStatus(cause.code(), message));
+    stage.started = stage.started || run == suspect;
+    loseRun(*run, group, makeStatus(cause.code(), message));
   }
   // What failed a moment ago failed because of this.
   for (JobRun* run : touched) {
-    if (run->report_time) loseRun(*run, cause);
+    if (run->report_time) loseRun(*run, group, cause);
   }
   for (JobRun* run : touched) {
     reportIfCertain(*run);
@@ -91,15 +95,22 @@ void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
   }
 }
 
-void Dispatcher::loseRun(JobRun& run, const Status& status) {
-  if (!run.outcome) {
-    run.lost = run.spec.may_restart;
-    endRun(run, status, Certainty::kCause);
-  } else if (run.report_time && absl::IsUnavailable(*run.outcome)) {
-    run.lost = run.spec.may_restart;
-    run.outcome = status;
-    report(run);
-  }
+void Dispatcher::loseRun(JobRun& run, GroupIndex group, const Status& status) {
+  const bool fails_now = !run.outcome;
+  if (!fails_now && !(run.report_time && absl::IsUnavailable(*run.outcome))) return;
+  run.returns = returnAfter(run, group);
+  run.blamed.reset();
+  if (run.returns != JobRun::Return::kDisplaced) run.blamed = group;
+  if (fails_now) return endRun(run, status, Certainty::kCause);
+  run.outcome = status;
+  report(run);
+}
+
+JobRun::Return Dispatcher::returnAfter(const JobRun& run, GroupIndex lost) const {
+  const StageRun& stage = run.stages[lost.value];
+  const bool finished = stage.state == StageRun::State::kEnded && stage.ranks_left == 0 && stage.failure.ok();
+  if (run.spec.may_displace && (!stage.started || finished)) return JobRun::Return::kDisplaced;
+  return run.spec.may_restart ? JobRun::Return::kLost : JobRun::Return::kNone;
 }
 
 bool Dispatcher::artifactsLost(const JobRun& run, const std::vector<EdgeIndex>& edges) const {
@@ -191,7 +202,7 @@ void Dispatcher::sendRunStage(JobRun& run, GroupIndex group) {
   stage.set_job_id(run.spec.id);
   stage.set_method(spec.method);
   *stage.mutable_parameters() = run.spec.parameters;
-  stage.set_stall_timeout_ms(static_cast<uint32_t>(std::min<int64_t>(run.spec.stall_timeout.count(), UINT32_MAX)));
+  stage.set_stall_timeout_ms(static_cast<uint32_t>(std::min<int64_t>(stallOf(run, group).count(), UINT32_MAX)));
   for (const EdgeIndex edge : lane.inputs)
     setArtifact(*run.promises[edge.value], *stage.add_inputs());
   for (const EdgeIndex edge : lane.outputs) {
@@ -220,8 +231,9 @@ bool Dispatcher::end(const JobId& job, const Status& status) {
   JobRun* run = find(job);
   if (run == nullptr) return false;
   // A job that waits to be handed back has not ended for anybody else.
-  const bool first = !run->outcome || run->lost;
-  if (std::exchange(run->lost, false)) {
+  const bool returns = std::exchange(run->returns, JobRun::Return::kNone) != JobRun::Return::kNone;
+  const bool first = !run->outcome || returns;
+  if (returns) {
     run->outcome = status;
     if (!run->cancelled()) report(*run);
   } else if (first) {
@@ -244,12 +256,16 @@ Dispatcher::Certainty Dispatcher::certaintyOf(const JobRun& run) const {
 }
 
 void Dispatcher::failAt(JobRun& run, size_t place, const Status& status) {
-  if (!run.outcome) {
+  const bool first = !run.outcome;
+  if (first || (run.report_time && place < run.failed_at && !absl::IsCancelled(status))) {
     run.failed_at = place;
-    endRun(run, status, Certainty::kPerhapsConsequence);
-  } else if (run.report_time && place < run.failed_at && !absl::IsCancelled(status)) {
-    run.failed_at = place;
-    run.outcome = status;
+    run.blamed.reset();
+    if (place < topology_.order.size()) run.blamed = GroupIndex(static_cast<uint32_t>(topology_.order[place]));
+    if (first) {
+      endRun(run, status, Certainty::kPerhapsConsequence);
+    } else {
+      run.outcome = status;
+    }
   }
   reportIfCertain(run);
 }
@@ -280,7 +296,10 @@ void Dispatcher::endRun(JobRun& run, const Status& status, Certainty certainty) 
 
 void Dispatcher::report(JobRun& run) {
   run.report_time.reset();
-  if (run.lost) return;
+  if (const auto blamed = std::exchange(run.blamed, std::nullopt)) {
+    host_.onStageFailed(run.spec.id, *blamed, *run.outcome);
+  }
+  if (run.returns != JobRun::Return::kNone) return;
   run.reported = true;
   host_.onJobEnded(run.spec.id, *run.outcome);
 }
@@ -305,6 +324,7 @@ void Dispatcher::discardPromises(JobRun& run) {
     const size_t consumer = topology_.edges[edge].to;
     if (!artifact || run.stages[consumer].state != StageRun::State::kWaiting) continue;
     if (!ledgers_[edge].isOutstanding(artifact->channel, artifact->sequence)) continue;
+    const GroupIndex reader(static_cast<uint32_t>(consumer));
     for (uint32_t rank = 0; rank < topology_.groups[consumer].ranks(); ++rank) {
       const uint64_t request = next_discard_++;
       wire::WorkerCommand command;
@@ -313,9 +333,9 @@ void Dispatcher::discardPromises(JobRun& run) {
       discard.set_sync(true);
       discard.set_request_id(request);
       discard.set_reason(run.cancelled() ? "cancelled" : "failed");
-      discards_.emplace(request,
-                        Discard{run.spec.id, EdgeIndex(edge), *artifact, Rank(rank), clock_.now() + endLimit(run)});
-      sink_.send({GroupIndex(static_cast<uint32_t>(consumer)), Rank(rank)}, command);
+      discards_.emplace(
+          request, Discard{run.spec.id, EdgeIndex(edge), *artifact, Rank(rank), clock_.now() + endLimit(run, reader)});
+      sink_.send({reader, Rank(rank)}, command);
     }
   }
 }
@@ -349,7 +369,10 @@ void Dispatcher::maybeRelease(JobRun& run) {
   // The output goes first: CANCELLED means that nothing is left of the job.
   released->output.reset();
   if (released->reported) return;
-  if (released->lost) return host_.onJobLost(released->spec.id, *released->outcome);
+  if (released->returns == JobRun::Return::kLost) return host_.onJobLost(released->spec.id, *released->outcome);
+  if (released->returns == JobRun::Return::kDisplaced) {
+    return host_.onJobDisplaced(released->spec.id, *released->outcome);
+  }
   host_.onJobEnded(released->spec.id, *released->outcome);
 }
 

@@ -37,13 +37,17 @@ class DispatcherHost {
   // It has its inputs, which it was started without.
   virtual void onStageComputes(const JobId& job, GroupIndex group) = 0;
   virtual void onStageProgress(const JobId& job, GroupIndex group, uint32_t step, uint32_t steps) = 0;
-  virtual void onStageEnded(const JobId& job, GroupIndex group, const Status& status,
-                            const internal::v1::StageTimings& timings) = 0;
+  // On every rank, without a failure.
+  virtual void onStageDone(const JobId& job, GroupIndex group, const internal::v1::StageTimings& timings) = 0;
+  // A run of a job failed because of this group. Not of what only follows from a failure elsewhere, nor of a cancel.
+  virtual void onStageFailed(const JobId& job, GroupIndex group, const Status& status) = 0;
   // Once a job. A failure is told at once, while its commands may still be winding down; CANCELLED only when no worker
   // holds anything of the job.
   virtual void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) = 0;
-  // Instead of onJobEnded, of a job that may be restarted: a worker died under it. No worker holds anything of it.
+  // Instead of onJobEnded, of a job that may run once more from its start; no worker holds anything of it. Lost: a
+  // worker died under it. Displaced: the group that was lost had not begun it, or had finished it.
   virtual void onJobLost(const JobId& job, const Status& cause) = 0;
+  virtual void onJobDisplaced(const JobId& job, const Status& cause) = 0;
   // The group does not obey: a command or a discard has not ended in time, or a worker asked to be replaced.
   virtual void onGroupUnusable(GroupIndex group, const Status& cause) = 0;
 };
@@ -74,7 +78,8 @@ class Dispatcher {
   // ---- groups and edges come and go
   void edgeOpened(EdgeIndex edge, ChannelId channel);
   void groupReady(GroupIndex group);
-  // Its edges close with it. Jobs that it holds, or that have unconsumed artifacts on its edges, fail with `cause`.
+  // Its edges close with it. A job that it has begun fails with `cause`, or is handed back as lost. One that it holds
+  // unbegun, or that has unconsumed artifacts on its edges, had no part in it: it is handed back as displaced.
   void groupLost(GroupIndex group, const Status& cause);
 
   // ---- what workers report; whatever is stale or unexpected changes nothing
@@ -111,7 +116,8 @@ class Dispatcher {
   // A group as jobs see it.
   struct Lane {
     bool ready = false;
-    bool stalled = false;  // its first command has stalled and not ended yet
+    bool stalled = false;   // its first command has stalled and not ended yet
+    bool unusable = false;  // it was told so: whatever it holds by then has no part in its loss
     std::vector<EdgeIndex> inputs;
     std::vector<EdgeIndex> outputs;
     std::deque<JobRun*> waiting;    // in order of admission
@@ -147,9 +153,12 @@ class Dispatcher {
   void failAt(JobRun& run, size_t place, const Status& status);
   void reportIfCertain(JobRun& run);
   void endRun(JobRun& run, const Status& status, Certainty certainty);
+  std::chrono::milliseconds stallOf(const JobRun& run, GroupIndex group) const;
   void report(JobRun& run);
-  // Its outcome is a worker's death.
-  void loseRun(JobRun& run, const Status& status);
+  // Its outcome is the loss of a group.
+  void loseRun(JobRun& run, GroupIndex group, const Status& status);
+  // What becomes of it then.
+  JobRun::Return returnAfter(const JobRun& run, GroupIndex lost) const;
   void cancelCommands(JobRun& run);
   void discardPromises(JobRun& run);
   void maybeSucceed(JobRun& run);
@@ -159,8 +168,9 @@ class Dispatcher {
   std::optional<Clock::TimePoint> headDeadline(const Lane& lane, GroupIndex group) const;
   void reportDue(Clock::TimePoint now);
   void headOverdue(GroupIndex group);
+  void giveUp(GroupIndex group, const Status& cause);
   // How long a command that was cancelled may take to end before its group is replaced.
-  std::chrono::milliseconds endLimit(const JobRun& run) const;
+  std::chrono::milliseconds endLimit(const JobRun& run, GroupIndex group) const;
   std::string describeStage(const JobRun& run, GroupIndex group) const;
 
   const config::Topology& topology_;

@@ -85,7 +85,7 @@ void Dispatcher::onFailed(WorkerId worker, const wire::StageFailed& event) {
   failAt(*run, places_[worker.group.value],
          unasked ? makeStatus(absl::StatusCode::kInternal, messageOf(status)) : status);
   answer(*run, worker, status, {});
-  if (recycle) host_.onGroupUnusable(worker.group, status);
+  if (recycle) giveUp(worker.group, status);
 }
 
 void Dispatcher::answer(JobRun& run, WorkerId worker, const Status& status, const wire::StageTimings& timings) {
@@ -109,7 +109,7 @@ void Dispatcher::stageEnded(JobRun& run, GroupIndex group) {
   StageRun& stage = run.stages[group.value];
   stage.state = StageRun::State::kEnded;
   leaveLane(run, group);
-  host_.onStageEnded(run.spec.id, group, stage.failure, stage.timings);
+  if (stage.failure.ok()) host_.onStageDone(run.spec.id, group, stage.timings);
   if (run.outcome) return reportIfCertain(run);
   // Its consumers have their data from now on: their stall timers begin.
   for (const EdgeIndex edge : lanes_[group.value].outputs) {
@@ -169,13 +169,17 @@ std::optional<Clock::TimePoint> Dispatcher::headDeadline(const Lane& lane, Group
     return run.stages[topology_.edges[edge.value].from].state == StageRun::State::kEnded;
   });
   if (!inputs_exist && !stage.cancel_sent) return std::nullopt;
-  return std::max(lane.head_since, stage.moved) + (run.outcome ? endLimit(run) : run.spec.stall_timeout);
+  return std::max(lane.head_since, stage.moved) + (run.outcome ? endLimit(run, group) : stallOf(run, group));
+}
+
+std::chrono::milliseconds Dispatcher::stallOf(const JobRun& run, GroupIndex group) const {
+  return run.spec.stall_timeout.value_or(topology_.stallOf(group.value));
 }
 
 // A job may ask for less patience with itself. That its command has not ended by then does not make its worker a broken
 // one: only the topology's limit says so.
-std::chrono::milliseconds Dispatcher::endLimit(const JobRun& run) const {
-  return std::max(run.spec.stall_timeout, topology_.deadlines.stall);
+std::chrono::milliseconds Dispatcher::endLimit(const JobRun& run, GroupIndex group) const {
+  return std::max(stallOf(run, group), topology_.stallOf(group.value));
 }
 
 Clock::TimePoint Dispatcher::nextDeadline() const {
@@ -204,8 +208,13 @@ void Dispatcher::onTimer() {
     discard.deadline = Clock::TimePoint::max();  // told once
   }
   for (const GroupIndex group : deaf) {
-    host_.onGroupUnusable(group, absl::UnavailableError("it does not release what it was told to discard"));
+    giveUp(group, absl::UnavailableError("it does not release what it was told to discard"));
   }
+}
+
+void Dispatcher::giveUp(GroupIndex group, const Status& cause) {
+  lanes_[group.value].unusable = true;
+  host_.onGroupUnusable(group, cause);
 }
 
 void Dispatcher::reportDue(Clock::TimePoint now) {
@@ -225,15 +234,16 @@ void Dispatcher::headOverdue(GroupIndex group) {
   const auto seconds = [](std::chrono::duration<double> limit) { return fmt::format("{:g} s", limit.count()); };
   if (!run.outcome) {
     lanes_[group.value].stalled = true;
+    run.blamed = group;
     endRun(run,
            absl::DeadlineExceededError(fmt::format("no progress for {} (stall_timeout; {})",
-                                                   seconds(run.spec.stall_timeout), describeStage(run, group))),
+                                                   seconds(stallOf(run, group)), describeStage(run, group))),
            Certainty::kCause);
     return;
   }
   stage.moved = clock_.now();
-  host_.onGroupUnusable(group, absl::UnavailableError(fmt::format("a cancelled command did not end within {} ({})",
-                                                                  seconds(endLimit(run)), describeStage(run, group))));
+  giveUp(group, absl::UnavailableError(fmt::format("a cancelled command did not end within {} ({})",
+                                                   seconds(endLimit(run, group)), describeStage(run, group))));
 }
 
 }  // namespace latentd::supervisor

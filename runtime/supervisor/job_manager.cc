@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -74,11 +75,10 @@ StatusOr<v1::Job> JobManager::submit(const v1::SubmitRequest& request) {
   JobRecord& record = table_.create(id, *std::move(parameters), request.priority(), request.request_id());
   record.job.set_retries(request.retries());
   traces_.onSubmitted(id);
-  const config::Deadlines& defaults = deps_.topology.deadlines;
-  const auto deadline = request.has_deadline() ? toMilliseconds(request.deadline(), kDeadlineMax) : defaults.job;
+  const auto deadline =
+      request.has_deadline() ? toMilliseconds(request.deadline(), kDeadlineMax) : deps_.topology.deadlines.job;
   Timing& timing = timings_[id];
-  timing.stall_timeout =
-      request.has_stall_timeout() ? toMilliseconds(request.stall_timeout(), kDeadlineMax) : defaults.stall;
+  if (request.has_stall_timeout()) timing.stall_timeout = toMilliseconds(request.stall_timeout(), kDeadlineMax);
   timing.deadline = laterBy(deps_.clock.now(), deadline);
   timing.place = *place;
   job_deadlines_.emplace(timing.deadline, id);
@@ -214,8 +214,22 @@ void JobManager::decorate(const JobRecord& record, v1::Job& job) const {
   if (job.state() == v1::JOB_STATE_QUEUED) job.set_queue_position(queue_.position(job.id()));
   if (job.state() == v1::JOB_STATE_SUCCEEDED) job.set_result_available(access(record.result_path.c_str(), R_OK) == 0);
   if (job.state() == v1::JOB_STATE_RUNNING) {
+    for (size_t position = 0; position < deps_.topology.order.size(); ++position)
+      job.mutable_stages(static_cast<int>(position))->set_waiting(waits(job, position));
     if (const auto left = estimate_.remaining(job, deps_.clock.wallNow())) *job.mutable_remaining() = toDuration(*left);
   }
+}
+
+bool JobManager::waits(const v1::Job& job, size_t position) const {
+  const config::Topology& topology = deps_.topology;
+  if (job.stages(static_cast<int>(position)).has_compute_start_time()) return false;
+  const auto ended = [&](size_t group) {
+    const auto place = std::find(topology.order.begin(), topology.order.end(), group) - topology.order.begin();
+    return job.stages(static_cast<int>(place)).has_finish_time();
+  };
+  return std::all_of(topology.edges.begin(), topology.edges.end(), [&](const config::EdgeSpec& edge) {
+    return edge.to != topology.order[position] || ended(edge.from);
+  });
 }
 
 void JobManager::notify(const JobRecord& record) {

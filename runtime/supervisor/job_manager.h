@@ -86,19 +86,21 @@ class JobManager final : public DispatcherHost {
   void onStageStarted(const JobId& job, GroupIndex group) override;
   void onStageComputes(const JobId& job, GroupIndex group) override;
   void onStageProgress(const JobId& job, GroupIndex group, uint32_t step, uint32_t steps) override;
-  void onStageEnded(const JobId& job, GroupIndex group, const Status& status,
-                    const internal::v1::StageTimings& timings) override;
+  void onStageDone(const JobId& job, GroupIndex group, const internal::v1::StageTimings& timings) override;
+  void onStageFailed(const JobId& job, GroupIndex group, const Status& status) override;
   void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) override;
   void onJobLost(const JobId& job, const Status& cause) override;
+  void onJobDisplaced(const JobId& job, const Status& cause) override;
   void onGroupUnusable(GroupIndex group, const Status& cause) override { deps_.group_unusable(group, cause); }
 
  private:
   struct Timing {
-    std::chrono::milliseconds stall_timeout{};
+    std::optional<std::chrono::milliseconds> stall_timeout;  // as requested
     Clock::TimePoint deadline;
     JobQueue::Place place{};  // in the queue
     std::optional<Clock::TimePoint> cancel_time;
     std::string cancel_stage;  // where it was when the cancel came
+    bool begun = false;        // some stage has computed for it
   };
 
   Status admissible(const v1::SubmitRequest& request);
@@ -113,6 +115,9 @@ class JobManager final : public DispatcherHost {
   void expire();
   // What is kept of a job beside the table.
   void forget(const JobId& id);
+  void requeue(const JobId& id, const Status& cause, JobTable::Requeue why);
+  // Whether the stage has all it needs but its group's attention.
+  bool waits(const v1::Job& job, size_t position) const;
   v1::StageProgress* stageOf(const JobId& job, GroupIndex group);
   void checkDeadlines();
 

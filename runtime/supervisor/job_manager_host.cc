@@ -9,6 +9,13 @@
 #include "runtime/supervisor/timestamps.h"
 
 namespace latentd::supervisor {
+namespace {
+
+// Losses of groups that a job may be no part of before it is suspected itself. More in a row than any operator's
+// clean-up needs, and fewer than restart.failures_max by default.
+constexpr uint32_t kDisplacementsMax = 8;
+
+}  // namespace
 
 std::optional<JobSpec> JobManager::takeNextJob() {
   const std::optional<JobId> id = queue_.pop();
@@ -17,23 +24,22 @@ std::optional<JobSpec> JobManager::takeNextJob() {
   JobRecord& record = *table_.find(*id);
   table_.transition(record, v1::JOB_STATE_RUNNING);
   traces_.onAdmitted(*id);
-  // Of a job that is run once more the first wait is what the queue is to blame for.
-  if (record.job.restarts() == 0) {
-    deps_.metrics.queue_wait.Observe(std::chrono::duration<double>(record.started - record.created).count());
-  }
   notify(record);
-  return JobSpec{*id, record.job.parameters(), timings_[*id].stall_timeout,
-                 record.job.restarts() < record.job.retries()};
+  return JobSpec{.id = *id,
+                 .parameters = record.job.parameters(),
+                 .stall_timeout = timings_[*id].stall_timeout,
+                 .may_restart = record.job.restarts() < record.job.retries(),
+                 .may_displace = record.job.displacements() < kDisplacementsMax};
 }
 
 StatusOr<std::unique_ptr<media::Output>> JobManager::openOutput(const JobSpec& job) {
   // May be called from any thread, and after the job ended: the dispatcher then ignores it. This object outlives the
   // loop's tasks, which is where the result goes.
-  auto done = [this, id = job.id, run = table_.find(job.id)->job.restarts()](StatusOr<media::OutputResult> result) {
+  auto done = [this, id = job.id, run = table_.find(job.id)->runs](StatusOr<media::OutputResult> result) {
     deps_.post([this, id, run, result = std::move(result)]() mutable {
       const JobRecord* record = table_.find(id);
       // The output of a run that was lost may tell its end when the next run has begun.
-      if (record == nullptr || record->job.restarts() != run) return;
+      if (record == nullptr || record->runs != run) return;
       dispatcher_.onOutputDone(id, std::move(result));
       pump();
     });
@@ -56,7 +62,12 @@ void JobManager::onStageStarted(const JobId& job, GroupIndex group) {
 
 void JobManager::onStageComputes(const JobId& job, GroupIndex group) {
   *stageOf(job, group)->mutable_compute_start_time() = toTimestamp(deps_.clock.wallNow());
-  notify(*table_.find(job));
+  const JobRecord& record = *table_.find(job);
+  // Of a job that is run once more the first wait is what the queue is to blame for.
+  if (!std::exchange(timings_[job].begun, true)) {
+    deps_.metrics.queue_wait.Observe(std::chrono::duration<double>(deps_.clock.now() - record.created).count());
+  }
+  notify(record);
 }
 
 void JobManager::onStageProgress(const JobId& job, GroupIndex group, uint32_t step, uint32_t steps) {
@@ -66,13 +77,13 @@ void JobManager::onStageProgress(const JobId& job, GroupIndex group, uint32_t st
   notify(*table_.find(job));
 }
 
-void JobManager::onStageEnded(const JobId& job, GroupIndex group, const Status& status,
-                              const internal::v1::StageTimings& timings) {
+void JobManager::onStageFailed(const JobId&, GroupIndex group, const Status& status) {
+  const std::string_view reason = fromAbsl(absl::StatusCodeToString(status.code()));
+  deps_.metrics.stage_failures.with(deps_.topology.groups[group.value].name, reason).Increment();
+}
+
+void JobManager::onStageDone(const JobId& job, GroupIndex group, const internal::v1::StageTimings& timings) {
   const config::GroupSpec& spec = deps_.topology.groups[group.value];
-  if (!status.ok()) {
-    deps_.metrics.stage_failures.with(spec.name, fromAbsl(absl::StatusCodeToString(status.code()))).Increment();
-    return;
-  }
   deps_.metrics.stage.with(spec.name).Observe(timings.compute_seconds());
   deps_.metrics.input_wait.with(spec.name).Observe(timings.input_wait_seconds());
   deps_.metrics.publish.with(spec.name).Observe(timings.publish_seconds());
@@ -106,12 +117,20 @@ void JobManager::onJobEnded(const JobId& job, StatusOr<media::OutputResult> resu
 }
 
 void JobManager::onJobLost(const JobId& job, const Status& cause) {
-  JobRecord& record = *table_.find(job);
-  table_.restart(record, cause);
-  queue_.restore(job, timings_[job].place);
-  queue_moved_ = true;
   deps_.metrics.retried.Increment();
-  log_->warn("job {} is queued again at its old place: {}", job, messageOf(cause));
+  requeue(job, cause, JobTable::Requeue::kLost);
+}
+
+void JobManager::onJobDisplaced(const JobId& job, const Status& cause) {
+  requeue(job, cause, JobTable::Requeue::kDisplaced);
+}
+
+void JobManager::requeue(const JobId& id, const Status& cause, JobTable::Requeue why) {
+  JobRecord& record = *table_.find(id);
+  table_.requeue(record, cause, why);
+  queue_.restore(id, timings_[id].place);
+  queue_moved_ = true;
+  log_->warn("job {} is queued again at its old place: {}", id, messageOf(cause));
   notify(record);
 }
 

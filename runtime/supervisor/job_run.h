@@ -21,9 +21,10 @@ namespace latentd::supervisor {
 // What the dispatcher needs to know of a job.
 struct JobSpec {
   JobId id;
-  v1::JobParameters parameters;  // effective
-  std::chrono::milliseconds stall_timeout{};
-  bool may_restart = false;  // a worker's death hands it back instead of failing it
+  v1::JobParameters parameters;                            // effective
+  std::optional<std::chrono::milliseconds> stall_timeout;  // absent: each group's own
+  bool may_restart = false;   // a worker's death under it hands it back instead of failing it
+  bool may_displace = false;  // so does the loss of a group that had not begun it
 };
 
 // One group's part in a job.
@@ -54,6 +55,13 @@ struct PromisedArtifact {
 };
 
 struct JobRun {
+  // Whether it is handed back when it is released, instead of having ended.
+  enum class Return {
+    kNone,
+    kLost,       // a worker died under it
+    kDisplaced,  // a group was lost that had not begun it, or had finished it
+  };
+
   JobSpec spec;
   std::vector<StageRun> stages;                           // by group index
   std::vector<std::optional<PromisedArtifact>> promises;  // by edge index
@@ -61,7 +69,8 @@ struct JobRun {
   std::optional<media::OutputResult> result;
   std::optional<Status> outcome;  // set once; the first cause wins
   bool reported = false;          // the outcome was told to the host
-  bool lost = false;              // to a worker's death, and to be handed back when it is released
+  Return returns = Return::kNone;
+  std::optional<GroupIndex> blamed;  // whose failure the outcome is, until that is told
   // The outcome may be the consequence of a death, or of a failure further up, that is not known yet: until then its
   // cause may replace it.
   std::optional<Clock::TimePoint> report_time;

@@ -23,7 +23,7 @@ constexpr TransitionTable<v1::JobState, 8> kTransitions{{
     {v1::JOB_STATE_RUNNING, v1::JOB_STATE_SUCCEEDED, "the result is complete"},
     {v1::JOB_STATE_RUNNING, v1::JOB_STATE_FAILED, "the first failure of any part"},
     {v1::JOB_STATE_RUNNING, v1::JOB_STATE_CANCELLING, "on demand"},
-    {v1::JOB_STATE_RUNNING, v1::JOB_STATE_QUEUED, "a worker died, and it may be run once more"},
+    {v1::JOB_STATE_RUNNING, v1::JOB_STATE_QUEUED, "a group was lost, and it may be run once more"},
     {v1::JOB_STATE_CANCELLING, v1::JOB_STATE_CANCELLED, "no worker holds anything of it"},
 }};
 static_assert(isWellFormed(kTransitions));
@@ -44,6 +44,27 @@ bool matches(const v1::ListJobsRequest& request, const v1::Job& job) {
   if (!states.empty() && std::find(states.begin(), states.end(), job.state()) == states.end()) return false;
   if (request.has_created_after() && job.create_time() <= request.created_after()) return false;
   return !request.has_created_before() || job.create_time() < request.created_before();
+}
+
+Status checkList(const v1::ListJobsRequest& request) {
+  if (request.page_size() > kPageSizeMax) {
+    return absl::InvalidArgumentError(fmt::format("page_size = {}: must be at most {}; 0 means {}", request.page_size(),
+                                                  kPageSizeMax, kPageSizeDefault));
+  }
+  for (const int state : request.states()) {
+    if (v1::JobState_IsValid(state) && state != v1::JOB_STATE_UNSPECIFIED) continue;
+    return absl::InvalidArgumentError(fmt::format("states = {}: must be of {} to {}; none means all", state,
+                                                  static_cast<int>(v1::JOB_STATE_QUEUED),
+                                                  static_cast<int>(v1::JobState_MAX)));
+  }
+  using google::protobuf::util::TimeUtil;
+  const bool both = request.has_created_after() && request.has_created_before();
+  if (both && request.created_before() < request.created_after()) {
+    return absl::InvalidArgumentError(fmt::format("created_after = {}: must not be later than created_before, {}",
+                                                  TimeUtil::ToString(request.created_after()),
+                                                  TimeUtil::ToString(request.created_before())));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -110,10 +131,15 @@ void JobTable::transition(JobRecord& record, v1::JobState to) {
   finished_.emplace(record.finish_order, &record);
 }
 
-void JobTable::restart(JobRecord& record, const Status& cause) {
+void JobTable::requeue(JobRecord& record, const Status& cause, Requeue why) {
   transition(record, v1::JOB_STATE_QUEUED);
+  ++record.runs;
   v1::Job& job = record.job;
-  job.set_restarts(job.restarts() + 1);
+  if (why == Requeue::kLost) {
+    job.set_restarts(job.restarts() + 1);
+  } else {
+    job.set_displacements(job.displacements() + 1);
+  }
   job.mutable_restart_cause()->set_code(static_cast<int32_t>(cause.code()));
   job.mutable_restart_cause()->set_message(messageOf(cause));
   job.clear_start_time();
@@ -153,10 +179,7 @@ Clock::TimePoint JobTable::nextExpiry() const {
 }
 
 StatusOr<v1::ListJobsResponse> JobTable::list(const v1::ListJobsRequest& request, const Decorate& decorate) const {
-  if (request.page_size() > kPageSizeMax) {
-    return absl::InvalidArgumentError(fmt::format("page_size = {}: must be at most {}; 0 means {}", request.page_size(),
-                                                  kPageSizeMax, kPageSizeDefault));
-  }
+  LATENTD_RETURN_IF_ERROR(checkList(request));
   const size_t page_size = request.page_size() == 0 ? kPageSizeDefault : request.page_size();
   auto position = by_order_.rbegin();
   if (!request.page_token().empty()) {

@@ -24,6 +24,7 @@ struct JobRecord {
   uint64_t finish_order = 0;  // of ending; set with a terminal state
   std::string request_id;
   std::string result_path;  // in the spool; set with SUCCEEDED
+  uint32_t runs = 0;        // that were begun and handed back
   Clock::TimePoint created;
   Clock::TimePoint started;
   Clock::TimePoint finished;
@@ -36,7 +37,7 @@ bool isTerminal(v1::JobState state);
 // All jobs of the daemon: unfinished ones for as long as they live, finished ones within count and age.
 // Owner: JobManager. Thread: the supervisor's loop.
 // States of a job: QUEUED -> RUNNING -> SUCCEEDED | FAILED; QUEUED -> CANCELLED | FAILED; RUNNING -> CANCELLING ->
-// CANCELLED; RUNNING -> QUEUED when it is run once more. An impossible change aborts.
+// CANCELLED; RUNNING -> QUEUED when it is handed back. An impossible change aborts.
 class JobTable {
  public:
   struct Retention {
@@ -57,8 +58,11 @@ class JobTable {
 
   // Sets the state and its time.
   void transition(JobRecord& record, v1::JobState to);
+  // Why a job is handed back: lost to a worker that died under it, or displaced by the loss of a group that it was not
+  // running on.
+  enum class Requeue { kLost, kDisplaced };
   // Back to QUEUED, as if nothing of it had run.
-  void restart(JobRecord& record, const Status& cause);
+  void requeue(JobRecord& record, const Status& cause, Requeue why);
   // Forgets a finished job. NOT_FOUND, or FAILED_PRECONDITION while it has not ended.
   Status remove(const JobId& id);
   // Forgets the finished jobs beyond the retention, oldest first, and says which.

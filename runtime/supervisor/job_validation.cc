@@ -10,6 +10,7 @@
 
 #include "runtime/base/status_field.h"
 #include "runtime/base/utf8.h"
+#include "runtime/config/value.h"
 #include "runtime/supervisor/limits.h"
 
 namespace latentd::supervisor {
@@ -136,8 +137,11 @@ Status checkNumbers(const v1::JobParameters& parameters, const JobLimits& limits
   if (!std::isfinite(fps) || fps <= 0 || fps > limits.fps_max) {
     return invalidField("fps", " = {}: must be above 0 and at most {}", fps, limits.fps_max);
   }
-  if (parameters.has_flow_shift() && (!std::isfinite(parameters.flow_shift()) || parameters.flow_shift() <= 0)) {
-    return invalidField("flow_shift", " = {}: must be a number above 0, for example 3", parameters.flow_shift());
+  const double shift = parameters.flow_shift();
+  const bool shift_in_range = shift >= config::kFlowShiftMin && shift <= config::kFlowShiftMax;  // not a NaN either
+  if (parameters.has_flow_shift() && !shift_in_range) {
+    return invalidField("flow_shift", " = {}: must be a number from {} to {}, for example 3", shift,
+                        config::kFlowShiftMin, config::kFlowShiftMax);
   }
   return absl::OkStatus();
 }
@@ -168,14 +172,35 @@ Status checkValues(const v1::JobParameters& parameters, const JobLimits& limits)
   return checkNumbers(parameters, limits);
 }
 
-Status checkDuration(std::string_view field, const google::protobuf::Duration& duration) {
-  // What google/protobuf/duration.proto allows, and positive.
-  constexpr int64_t kSecondsMax = 315576000000;
-  const bool in_range = duration.seconds() >= 0 && duration.seconds() <= kSecondsMax && duration.nanos() >= 0 &&
-                        duration.nanos() < std::nano::den;
-  if (in_range && (duration.seconds() > 0 || duration.nanos() > 0)) return absl::OkStatus();
-  return invalid("{} = {} s and {} ns: must be above 0, or absent for the configured one", field, duration.seconds(),
-                 duration.nanos());
+// Shown as it came: it need not be a duration at all.
+Status refuseDuration(std::string_view field, const google::protobuf::Duration& duration, std::string_view valid) {
+  return invalid("{} = {} s and {} ns: must be {}, or absent for the configured one", field, duration.seconds(),
+                 duration.nanos(), valid);
+}
+
+// What google/protobuf/duration.proto allows of what is not negative.
+constexpr int64_t kDurationSecondsMax = 315576000000;
+
+bool isDuration(const google::protobuf::Duration& duration) {
+  return duration.seconds() >= 0 && duration.seconds() <= kDurationSecondsMax && duration.nanos() >= 0 &&
+         duration.nanos() < std::nano::den;
+}
+
+Status checkDeadline(const google::protobuf::Duration& deadline) {
+  if (isDuration(deadline) && (deadline.seconds() > 0 || deadline.nanos() > 0)) return absl::OkStatus();
+  return refuseDuration("deadline", deadline, fmt::format("above 0 and at most {} s", kDurationSecondsMax));
+}
+
+Status checkStallTimeout(const google::protobuf::Duration& timeout) {
+  // A double: the seconds of a duration do not fit in nanoseconds.
+  const double seconds = static_cast<double>(timeout.seconds()) + timeout.nanos() / static_cast<double>(std::nano::den);
+  const auto limit = [](std::chrono::duration<double> duration) { return duration.count(); };
+  if (isDuration(timeout) && seconds >= limit(config::kStallMin) && seconds <= limit(config::kStallMax)) {
+    return absl::OkStatus();
+  }
+  return refuseDuration("stall_timeout", timeout,
+                        fmt::format("from {} to {}", config::formatDuration(config::kStallMin),
+                                    config::formatDuration(config::kStallMax)));
 }
 
 }  // namespace
@@ -261,8 +286,8 @@ Status validateSubmission(const v1::SubmitRequest& request) {
   if (request.retries() > kRetriesMax) {
     return invalid("retries = {}: must be 0 to {}", request.retries(), kRetriesMax);
   }
-  if (request.has_deadline()) LATENTD_RETURN_IF_ERROR(checkDuration("deadline", request.deadline()));
-  if (request.has_stall_timeout()) LATENTD_RETURN_IF_ERROR(checkDuration("stall_timeout", request.stall_timeout()));
+  if (request.has_deadline()) LATENTD_RETURN_IF_ERROR(checkDeadline(request.deadline()));
+  if (request.has_stall_timeout()) LATENTD_RETURN_IF_ERROR(checkStallTimeout(request.stall_timeout()));
   return checkText("request_id", request.request_id(), kRequestIdBytesMax);
 }
 

@@ -82,7 +82,7 @@ restart: {backoff_min: 20ms, backoff_max: 2s, stable_after: 3s, failures_max: 4}
 trace: {spans_max: 0, bytes_max: 1MiB}
 groups:
   - {name: a, stage: x.y, devices: [cpu, cpu], parallel: {cfg: 2}, threads: 3, dtype: bfloat16, memory_max: 2GiB,
-     options: {depth: 3, "name": "v w"}}
+     stall: 90s, options: {depth: 3, "name": "v w"}}
   - {name: b, stage: z, method: go}
 edges:
   - {from: a.run, to: b.go, slots: 3, profiles_max: 4, unpooled_bytes_max: 5KiB, producer_shard_dim: 1,
@@ -109,6 +109,8 @@ limits: {frames_max: 100, pixels_max: 10000, steps_max: 20, guidance_max: 3, fps
   CHECK(t.deadlines.warm_up.count() == 4000);
   CHECK(t.deadlines.job.count() == 5000);
   CHECK(t.deadlines.stall.count() == 6000);
+  CHECK(t.stallOf(0).count() == 90'000);
+  CHECK(t.stallOf(1).count() == 6000);
   CHECK(t.deadlines.heartbeat.count() == 100);
   CHECK(t.deadlines.heartbeat_miss.count() == 700);
   CHECK(t.deadlines.shutdown_grace.count() == 8000);
@@ -192,7 +194,7 @@ TEST_CASE("config: a key that does not exist is refused with the nearest that do
        "t.yaml:14: queue.zzz: unknown key; valid here: length_max, aging"},
       {"group", inGroup("    thread: 3\n"),
        "t.yaml:6: groups[1].thread: unknown key (value '3'); did you mean 'threads'? Valid here: name, stage, method, "
-       "model, devices, threads, dtype, memory_max, options, parallel"},
+       "model, devices, threads, dtype, memory_max, stall, options, parallel"},
       {"nested", inGroup("    parallel: {ulises: 2}\n"),
        "t.yaml:6: groups[1].parallel.ulises: unknown key (value '2'); did you mean 'ulysses'? Valid here: cfg, ring, "
        "ulysses, pp, tp"},
@@ -204,7 +206,7 @@ TEST_CASE("config: a key that does not exist is refused with the nearest that do
 
 TEST_CASE("config: a value that is not of its type or range is refused with what is", "[config]") {
   const std::string size = " with its unit (B, KiB, MiB, GiB, TiB), such as 64MiB";
-  const std::string time = " with its unit (ms, s, m, h, d), such as 500ms";
+  const std::string time = " with its unit (ms, s, m, h, d), such as 1s";
   check({
       {"no value", appended("http:\n"), "t.yaml:14: http: has no value; give one or remove the key"},
       {"scalar for section", appended("queue: 3\n"), "t.yaml:14: queue: expected a mapping of keys to values"},

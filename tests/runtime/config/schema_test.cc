@@ -45,6 +45,21 @@ TEST_CASE("schema: each documented default is a valid value and prints as itself
   CHECK(defaults > 30);
 }
 
+TEST_CASE("schema: the example of a size or a time is one of its valid values", "[config][schema]") {
+  const KeyTable table;
+  const std::string sign = ", such as ";
+  size_t examples = 0;
+  for (const Key& key : table.keys) {
+    if (key.rule.type != Type::kBytes && key.rule.type != Type::kDuration) continue;
+    INFO(key.path);
+    const std::string text = describe(key.rule);
+    REQUIRE(text.find(sign) != std::string::npos);
+    CHECK(parseScalar(key.rule, text.substr(text.find(sign) + sign.size())).ok());
+    ++examples;
+  }
+  CHECK(examples > 15);
+}
+
 TEST_CASE("schema: the bounds of a range are inside it, the next values are not", "[config][schema]") {
   const KeyTable table;
   for (const Key& key : table.keys) {

@@ -19,6 +19,7 @@ struct Host final : DispatcherHost {
     queue.pop_front();
     // Every other job may restart once.
     spec.may_restart = spec.id.back() % 2 == 0 && restarted.count(spec.id) == 0;
+    spec.may_displace = true;
     running.insert(spec.id);
     return spec;
   }
@@ -29,7 +30,8 @@ struct Host final : DispatcherHost {
   void onStageStarted(const JobId&, GroupIndex) override {}
   void onStageComputes(const JobId&, GroupIndex) override {}
   void onStageProgress(const JobId&, GroupIndex, uint32_t, uint32_t) override {}
-  void onStageEnded(const JobId&, GroupIndex, const Status&, const internal::v1::StageTimings&) override {}
+  void onStageDone(const JobId&, GroupIndex, const internal::v1::StageTimings&) override {}
+  void onStageFailed(const JobId&, GroupIndex, const Status&) override {}
   void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) override {
     REQUIRE(running.erase(job) == 1);
     const Status status = result.ok() ? absl::OkStatus() : result.status();
@@ -40,6 +42,10 @@ struct Host final : DispatcherHost {
   void onJobLost(const JobId& job, const Status&) override {
     REQUIRE(running.erase(job) == 1);
     REQUIRE(restarted.insert(job).second);
+    queue.push_front(job);
+  }
+  void onJobDisplaced(const JobId& job, const Status&) override {
+    REQUIRE(running.erase(job) == 1);
     queue.push_front(job);
   }
   void onGroupUnusable(GroupIndex, const Status&) override {}

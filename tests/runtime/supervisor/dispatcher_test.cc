@@ -18,7 +18,7 @@ constexpr milliseconds kStall{1000};
 struct Host final : DispatcherHost {
   std::optional<JobSpec> takeNextJob() override {
     if (queue.empty()) return std::nullopt;
-    JobSpec spec{queue.front(), {}, kStall, may_restart};
+    JobSpec spec{queue.front(), {}, stall_timeout, may_restart, may_displace};
     spec.parameters.set_frames(5);
     queue.pop_front();
     return spec;
@@ -30,12 +30,16 @@ struct Host final : DispatcherHost {
   void onStageStarted(const JobId& job, GroupIndex group) override { started.emplace_back(job, group.value); }
   void onStageComputes(const JobId& job, GroupIndex group) override { computing.emplace_back(job, group.value); }
   void onStageProgress(const JobId&, GroupIndex, uint32_t step, uint32_t) override { last_step = step; }
-  void onStageEnded(const JobId&, GroupIndex, const Status&, const wire::StageTimings&) override { ++stages_ended; }
+  void onStageDone(const JobId&, GroupIndex, const wire::StageTimings&) override { ++stages_done; }
+  void onStageFailed(const JobId&, GroupIndex group, const Status& status) override {
+    failures.emplace_back(group.value, status.code());
+  }
   void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) override {
     REQUIRE(ended.count(job) == 0);
     ended[job] = result.ok() ? absl::OkStatus() : result.status();
   }
   void onJobLost(const JobId& job, const Status& cause) override { lost.emplace_back(job, cause); }
+  void onJobDisplaced(const JobId& job, const Status& cause) override { displaced.emplace_back(job, cause); }
   void onGroupUnusable(GroupIndex group, const Status& cause) override { unusable.emplace_back(group.value, cause); }
 
   std::deque<JobId> queue;
@@ -43,10 +47,14 @@ struct Host final : DispatcherHost {
   std::vector<std::pair<JobId, uint32_t>> started;
   std::vector<std::pair<JobId, uint32_t>> computing;
   uint32_t last_step = 0;
-  int stages_ended = 0;
+  int stages_done = 0;
+  std::vector<std::pair<uint32_t, absl::StatusCode>> failures;
   std::map<JobId, Status> ended;
+  std::optional<milliseconds> stall_timeout = kStall;
   bool may_restart = false;
+  bool may_displace = true;
   std::vector<std::pair<JobId, Status>> lost;
+  std::vector<std::pair<JobId, Status>> displaced;
   std::vector<std::pair<uint32_t, Status>> unusable;
 };
 
@@ -345,8 +353,123 @@ TEST_CASE("dispatcher: artifacts on a lost group's edges are lost with it", "[su
   fixture.done(0, "a");
   fixture.done(0, "b");  // b's text is done and unconsumed, g1 is busy with a
   fixture.dispatcher.groupLost(GroupIndex(0), absl::UnavailableError("gone"));
-  CHECK(fixture.host.ended.count("a") == 1);
-  CHECK(fixture.host.ended.count("b") == 1);
+  fixture.failed(1, "a", absl::StatusCode::kCancelled);
+  fixture.failed(2, "a", absl::StatusCode::kCancelled);
+  // Neither of them was running there any more.
+  CHECK(fixture.host.ended.empty());
+  REQUIRE(fixture.host.displaced.size() == 2);
+  CHECK(messageOf(fixture.host.displaced[0].second) == "gone");
+  CHECK(fixture.host.failures.empty());
+  CHECK(fixture.dispatcher.running() == 0);
+}
+
+TEST_CASE("dispatcher: a job that its group has not begun is handed back when the group is lost", "[supervisor]") {
+  for (const bool obeys : {true, false}) {
+    Fixture fixture;
+    fixture.host.queue = {"a", "b"};
+    fixture.dispatcher.pump();
+    fixture.done(0, "a");
+    fixture.done(0, "b");
+    fixture.start(1, "a");
+    if (obeys) {
+      fixture.dispatcher.groupLost(GroupIndex(1), absl::UnavailableError("g1 died"));
+      CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kUnavailable);
+    } else {
+      // It is replaced because it does not end a, which was cancelled: b is innocent.
+      fixture.dispatcher.end("a", absl::CancelledError("on request"));
+      fixture.clock.advance(kStall);
+      fixture.dispatcher.onTimer();
+      REQUIRE(!fixture.host.unusable.empty());
+      fixture.dispatcher.groupLost(GroupIndex(1), fixture.host.unusable[0].second);
+    }
+    CHECK(fixture.host.ended.count("b") == 0);
+    CHECK(fixture.host.displaced.empty());  // g2 still holds it
+    fixture.failed(2, "a", absl::StatusCode::kCancelled);
+    fixture.failed(2, "b", absl::StatusCode::kCancelled);
+    REQUIRE(fixture.host.displaced.size() == 1);
+    CHECK(fixture.host.displaced[0].first == "b");
+    CHECK(fixture.dispatcher.running() == 0);
+    CHECK(fixture.host.ended.size() == 1);
+  }
+}
+
+TEST_CASE("dispatcher: a worker that asks for its replacement takes no job along that it has not begun",
+          "[supervisor]") {
+  Fixture fixture;
+  fixture.host.queue = {"a", "b"};
+  fixture.dispatcher.pump();
+  fixture.done(0, "a");
+  fixture.done(0, "b");
+  fixture.start(1, "a");
+  const bool refused = GENERATE(true, false);
+  if (refused) fixture.failed(1, "b", absl::StatusCode::kUnavailable);
+  fixture.failed(1, "a", absl::StatusCode::kDataLoss, true);
+  REQUIRE(fixture.host.unusable.size() == 1);
+  fixture.dispatcher.groupLost(GroupIndex(1), fixture.host.unusable[0].second);
+  fixture.failed(2, "a", absl::StatusCode::kCancelled);
+  fixture.failed(2, "b", absl::StatusCode::kCancelled);
+  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kDataLoss);
+  REQUIRE(fixture.host.displaced.size() == 1);
+  CHECK(fixture.host.displaced[0].first == "b");
+  using Failures = std::vector<std::pair<uint32_t, absl::StatusCode>>;
+  CHECK(fixture.host.failures == Failures{{1, absl::StatusCode::kDataLoss}});
+}
+
+TEST_CASE("dispatcher: whoever is first in a group that dies is suspected, begun or not", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.done(0, "a");
+  fixture.dispatcher.groupLost(GroupIndex(1), absl::UnavailableError("g1 died"));
+  CHECK(fixture.host.displaced.empty());
+  CHECK(messageOf(fixture.host.ended.at("a")) == "g1 died (stage g1, not begun)");
+}
+
+TEST_CASE("dispatcher: a failure counts against the group that caused it, a cancel against none", "[supervisor]") {
+  using Failures = std::vector<std::pair<uint32_t, absl::StatusCode>>;
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.done(0, "a");
+  fixture.start(1, "a");
+  fixture.failed(2, "a", absl::StatusCode::kUnavailable);  // its peer's death, which is told later
+  CHECK(fixture.host.failures.empty());
+  fixture.dispatcher.groupLost(GroupIndex(1), absl::UnavailableError("g1 died"));
+  CHECK(fixture.host.failures == Failures{{1, absl::StatusCode::kUnavailable}});
+
+  Fixture stalls;
+  stalls.submit("a");
+  stalls.start(0, "a");
+  stalls.clock.advance(kStall);
+  stalls.dispatcher.onTimer();
+  for (const uint32_t group : {0U, 1U, 2U})
+    stalls.failed(group, "a", absl::StatusCode::kCancelled);
+  CHECK(stalls.host.failures == Failures{{0, absl::StatusCode::kDeadlineExceeded}});
+
+  Fixture cancelled;
+  cancelled.submit("a");
+  cancelled.dispatcher.end("a", absl::CancelledError("on request"));
+  for (const uint32_t group : {0U, 1U, 2U})
+    cancelled.failed(group, "a", absl::StatusCode::kCancelled);
+  CHECK(cancelled.host.ended.count("a") == 1);
+  CHECK(cancelled.host.failures.empty());
+}
+
+TEST_CASE("dispatcher: a group may have a stall limit of its own, which a job's overrides", "[supervisor]") {
+  for (const bool own : {true, false}) {
+    Fixture fixture;
+    fixture.topology.groups[1].stall = 5 * kStall;
+    if (!own) fixture.host.stall_timeout.reset();
+    fixture.submit("a");
+    const auto sent = fixture.sink.take();
+    CHECK(sent[0].command.run_stage().stall_timeout_ms() == 1000);
+    CHECK(sent[1].command.run_stage().stall_timeout_ms() == (own ? 1000 : 5000));
+    fixture.done(0, "a");
+    fixture.clock.advance(kStall);
+    fixture.dispatcher.onTimer();
+    CHECK(fixture.host.ended.count("a") == (own ? 1 : 0));
+    fixture.clock.advance(4 * kStall);
+    fixture.dispatcher.onTimer();
+    CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kDeadlineExceeded);
+  }
 }
 
 TEST_CASE("dispatcher: a stage without progress stalls its job, progress extends it", "[supervisor]") {
@@ -560,7 +683,7 @@ TEST_CASE("dispatcher: stale, repeated and unknown events change nothing", "[sup
   discarded.set_request_id(77);
   fixture.dispatcher.onDiscarded(Fixture::worker(1), discarded);
   CHECK(fixture.host.ended.empty());
-  CHECK(fixture.host.stages_ended == 1);
+  CHECK(fixture.host.stages_done == 1);
   fixture.done(1, "a");
   fixture.done(2, "a");
   fixture.outputDone("a");

@@ -174,6 +174,81 @@ TEST_CASE("job_manager: a worker's death puts a job back at its old place, once"
   CHECK(fixture.metrics.retried.Value() == 1);
 }
 
+TEST_CASE("job_manager: a job that a lost group had not begun is queued again, whatever its retries", "[supervisor]") {
+  Fixture fixture;
+  fixture.topology.limits.in_flight_per_group = 2;
+  JobId id = fixture.submit();
+  JobId next = fixture.submit();
+  const auto loseGroup = [&] {
+    wire::StageStarted started;
+    started.set_job_id(id);
+    fixture.jobs.dispatcher().onStarted({}, started);
+    REQUIRE(fixture.state(next) == v1::JOB_STATE_RUNNING);
+    fixture.jobs.dispatcher().groupLost(GroupIndex(0), absl::UnavailableError("g0 died"));
+    fixture.jobs.pump();
+    CHECK(fixture.state(id) == v1::JOB_STATE_FAILED);
+  };
+  loseGroup();
+  const v1::Job queued = *fixture.jobs.get(next);
+  CHECK(queued.state() == v1::JOB_STATE_QUEUED);
+  CHECK(queued.restarts() == 0);
+  CHECK(queued.displacements() == 1);
+  CHECK(queued.restart_cause().message().find("g0 died") == 0);
+  CHECK(fixture.metrics.retried.Value() == 0);
+  CHECK(fixture.metrics.stage_failures.with("g0", "UNAVAILABLE").Value() == 1);
+  fixture.jobs.dispatcher().groupReady(GroupIndex(0));
+  fixture.jobs.pump();
+  REQUIRE(fixture.state(next) == v1::JOB_STATE_RUNNING);
+  fixture.stageDone(next);
+  std::ofstream(fixture.result_path) << "result";
+  fixture.outputs.states.back()->done(media::OutputResult{fixture.result_path, 6, 5});
+  fixture.runPosted();
+  CHECK(fixture.state(next) == v1::JOB_STATE_SUCCEEDED);
+
+  // Not for ever: beyond the bound it is suspected, and fails.
+  id = fixture.submit(100);
+  next = fixture.submit();
+  uint32_t displaced = 0;
+  while (true) {
+    loseGroup();
+    if (fixture.state(next) != v1::JOB_STATE_QUEUED) break;
+    REQUIRE(++displaced < 20);
+    id = fixture.submit(100);
+    fixture.jobs.dispatcher().groupReady(GroupIndex(0));
+    fixture.jobs.pump();
+  }
+  CHECK(displaced == 8);
+  CHECK(fixture.state(next) == v1::JOB_STATE_FAILED);
+}
+
+TEST_CASE("job_manager: a running job says which stage it waits for, and waits until the first has begun",
+          "[supervisor]") {
+  Fixture fixture;
+  fixture.topology.limits.in_flight_per_group = 2;
+  const JobId first = fixture.submit();
+  const JobId second = fixture.submit();
+  wire::StageStarted started;
+  started.set_job_id(first);
+  fixture.jobs.dispatcher().onStarted({}, started);
+  CHECK(!fixture.jobs.get(first)->stages(0).waiting());
+  const v1::Job job = *fixture.jobs.get(second);
+  CHECK(job.state() == v1::JOB_STATE_RUNNING);
+  CHECK(job.stages(0).waiting());
+  const auto waits = [&] {
+    const auto families = fixture.registry.expose();
+    const std::string name = "latentd_queue_wait_seconds_sum ";
+    const size_t at = families.find(name);
+    return at == std::string::npos ? -1.0 : std::stod(families.substr(at + name.size()));
+  };
+  CHECK(waits() == 0);
+  fixture.clock.advance(milliseconds(7000));
+  fixture.stageDone(first);
+  started.set_job_id(second);
+  fixture.jobs.dispatcher().onStarted({}, started);
+  CHECK(waits() == 7);
+  CHECK(!fixture.jobs.get(second)->stages(0).waiting());
+}
+
 TEST_CASE("job_manager: nothing is accepted before the model is known, or while draining", "[supervisor]") {
   Fixture fixture;
   fixture.jobs.close("the daemon drains");

@@ -84,7 +84,7 @@ TEST_CASE("job_table: a restarted job is as if nothing of it had run, and says w
   fixture.table.transition(record, v1::JOB_STATE_RUNNING);
   record.job.mutable_stages(0)->set_step(3);
   record.job.add_transfers()->set_edge("x");
-  fixture.table.restart(record, absl::UnavailableError("SIGKILL"));
+  fixture.table.requeue(record, absl::UnavailableError("SIGKILL"), JobTable::Requeue::kLost);
   CHECK(record.job.state() == v1::JOB_STATE_QUEUED);
   CHECK(record.job.restarts() == 1);
   CHECK(record.job.restart_cause().message() == "SIGKILL");
@@ -94,6 +94,11 @@ TEST_CASE("job_table: a restarted job is as if nothing of it had run, and says w
   CHECK(record.job.stages(0).step() == 0);
   CHECK(!record.job.stages(0).stage().empty());
   CHECK(fixture.table.unfinished() == 1);
+  fixture.table.transition(record, v1::JOB_STATE_RUNNING);
+  fixture.table.requeue(record, absl::UnavailableError("another's"), JobTable::Requeue::kDisplaced);
+  CHECK(record.job.restarts() == 1);
+  CHECK(record.job.displacements() == 1);
+  CHECK(record.runs == 2);
 }
 
 TEST_CASE("job_table: a request id finds its job until that is forgotten", "[supervisor]") {
@@ -196,6 +201,16 @@ TEST_CASE("job_table: bad pages are refused with the valid values", "[supervisor
     request.set_page_token(token);
     CHECK(refusal(request).find("page_token") != std::string::npos);
   }
+  v1::ListJobsRequest filter;
+  filter.add_states(static_cast<v1::JobState>(99));
+  CHECK(refusal(filter) == "states = 99: must be of 1 to 6; none means all");
+  filter.clear_states();
+  filter.mutable_created_after()->set_seconds(20);
+  filter.mutable_created_before()->set_seconds(10);
+  CHECK(refusal(filter) ==
+        "created_after = 1970-01-01T00:00:20Z: must not be later than created_before, 1970-01-01T00:00:10Z");
+  filter.mutable_created_before()->set_seconds(20);
+  CHECK(fixture.ids(filter).empty());
 }
 
 }  // namespace

@@ -121,7 +121,8 @@ TEST_CASE("job_validation: steps, guidance, fps and flow shift are bounded and f
   CHECK(names(refuse([](auto& p) { p.set_guidance_scale(31); }), {"guidance_scale = 31"}));
   CHECK(names(refuse([](auto& p) { p.set_fps(0); }), {"fps = 0", "120"}));
   CHECK(names(refuse([](auto& p) { p.set_fps(std::numeric_limits<double>::infinity()); }), {"fps = inf"}));
-  CHECK(names(refuse([](auto& p) { p.set_flow_shift(0); }), {"flow_shift = 0"}));
+  CHECK(names(refuse([](auto& p) { p.set_flow_shift(0); }), {"flow_shift = 0", "0.01 to 100"}));
+  CHECK(names(refuse([](auto& p) { p.set_flow_shift(1000); }), {"flow_shift = 1000", "0.01 to 100"}));
 }
 
 TEST_CASE("job_validation: prompts are text of bounded length", "[supervisor]") {
@@ -173,11 +174,19 @@ TEST_CASE("job_validation: the fields beside the parameters", "[supervisor]") {
   CHECK(names(messageOf(validateSubmission(request)), {"retries = 2", "0 to 1"}));
   request.set_retries(1);
   request.mutable_deadline()->set_seconds(0);
-  CHECK(names(messageOf(validateSubmission(request)), {"deadline"}));
+  CHECK(names(messageOf(validateSubmission(request)), {"deadline", "above 0", "315576000000 s"}));
+  request.mutable_deadline()->set_seconds(1'000'000'000'000);
+  CHECK(names(messageOf(validateSubmission(request)), {"deadline = 1000000000000 s", "315576000000 s"}));
   request.mutable_deadline()->set_seconds(1);
   request.mutable_stall_timeout()->set_nanos(-5);
-  CHECK(names(messageOf(validateSubmission(request)), {"stall_timeout"}));
-  request.mutable_stall_timeout()->set_nanos(5);
+  CHECK(names(messageOf(validateSubmission(request)), {"stall_timeout", "100ms to 1d"}));
+  request.mutable_stall_timeout()->set_nanos(99'999'999);
+  CHECK(names(messageOf(validateSubmission(request)), {"stall_timeout = 0 s and 99999999 ns"}));
+  request.mutable_stall_timeout()->set_nanos(100'000'000);
+  CHECK(validateSubmission(request).ok());
+  request.mutable_stall_timeout()->set_seconds(86'400);
+  CHECK(names(messageOf(validateSubmission(request)), {"stall_timeout = 86400 s and 100000000 ns"}));
+  request.mutable_stall_timeout()->set_nanos(0);
   CHECK(validateSubmission(request).ok());
   request.set_request_id(std::string(200, 'r'));
   CHECK(names(messageOf(validateSubmission(request)), {"request_id has 200 bytes"}));
