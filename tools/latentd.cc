@@ -32,7 +32,6 @@
 #include "runtime/base/unique_fd.h"
 #include "runtime/base/version.h"
 #include "runtime/config/loader.h"
-#include "runtime/config/plan.h"
 #include "runtime/config/schema.h"
 #include "runtime/media/metered_outputs.h"
 #include "runtime/media/output_factory.h"
@@ -43,6 +42,7 @@
 #include "runtime/supervisor/preflight.h"
 #include "runtime/supervisor/runtime_dir.h"
 #include "runtime/supervisor/supervisor.h"
+#include "tools/check_plan.h"
 
 namespace latentd {
 namespace {
@@ -290,7 +290,7 @@ Status serve(const config::Topology& topology, const config::Findings& findings,
     config::Topology bound = topology;
     bound.listen.port = server->port();
     bound.http.port = http_port;
-    return config::planText(bound, findings);
+    return checkText(bound, findings);
   };
   LATENTD_ASSIGN_OR_RETURN(const auto http,
                            metrics::HttpEndpoint::start({.host = topology.http.host,
@@ -317,7 +317,7 @@ int check(config::Topology topology, bool json, const std::string& worker) {
   const StatusOr<config::Findings> findings = supervisor::preflight(topology, spawner, worker);
   if (!findings.ok()) return fail(exitOf(findings.status()), findings.status());
   config::settleTransports(findings->devices, topology);
-  std::printf("%s\n", (json ? config::planJson(topology, *findings) : config::planText(topology, *findings)).c_str());
+  std::printf("%s\n", (json ? checkJson(topology, *findings) : checkText(topology, *findings)).c_str());
   return 0;
 }
 

@@ -1,0 +1,93 @@
+#include "mesh/device_mesh.h"
+
+#include <algorithm>
+#include <string>
+
+#include "runtime/base/check.h"
+
+namespace latentd::mesh {
+
+std::string_view toString(MeshDim dim) {
+  switch (dim) {
+    case MeshDim::kDataParallel:
+      return "dp";
+    case MeshDim::kCfg:
+      return "cfg";
+    case MeshDim::kRing:
+      return "ring";
+    case MeshDim::kUlysses:
+      return "ulysses";
+    case MeshDim::kPipeline:
+      return "pp";
+    case MeshDim::kTensorParallel:
+      return "tp";
+  }
+  return "?";
+}
+
+DeviceMesh::DeviceMesh(const std::array<uint32_t, kDims>& degrees, uint32_t world_size)
+    : degrees_(degrees), strides_{}, world_size_(world_size) {
+  uint32_t stride = 1;
+  for (size_t d = kDims; d-- > 0;) {
+    strides_[d] = stride;
+    stride *= degrees_[d];
+  }
+}
+
+StatusOr<DeviceMesh> DeviceMesh::make(const MeshDegrees& degrees, uint32_t world_size) {
+  const std::array<uint32_t, kDims> all{degrees.dp, degrees.cfg, degrees.ring, degrees.ulysses, degrees.pp, degrees.tp};
+  uint64_t product = 1;
+  std::string text;
+  for (const MeshDim dim : kMeshDims) {
+    const uint32_t degree = all[index(dim)];
+    text += (text.empty() ? "" : " x ") + std::string(toString(dim)) + " " + std::to_string(degree);
+    if (degree == 0) {
+      return makeStatus(absl::StatusCode::kInvalidArgument,
+                        "degree " + std::string(toString(dim)) + " is 0: 1 switches a dimension off");
+    }
+    product = std::min<uint64_t>(product * degree, UINT32_MAX);  // far above any world size, and no overflow
+  }
+  if (product != world_size) {
+    return makeStatus(absl::StatusCode::kInvalidArgument, "the degrees " + text + " make " + std::to_string(product) +
+                                                              " ranks, the group has " + std::to_string(world_size));
+  }
+  return DeviceMesh(all, world_size);
+}
+
+uint32_t DeviceMesh::coordinate(Rank rank, MeshDim dim) const {
+  LATENTD_CHECK(rank.value < world_size_, "a rank beyond the group");
+  return rank.value / strides_[index(dim)] % degree(dim);
+}
+
+uint32_t DeviceMesh::sequenceCoordinate(Rank rank) const {
+  return coordinate(rank, MeshDim::kRing) * degree(MeshDim::kUlysses) + coordinate(rank, MeshDim::kUlysses);
+}
+
+std::vector<Rank> DeviceMesh::peers(Rank rank, MeshDim dim) const {
+  const uint32_t stride = strides_[index(dim)];
+  const uint32_t first = rank.value - coordinate(rank, dim) * stride;
+  std::vector<Rank> ranks;
+  for (uint32_t i = 0; i < degree(dim); ++i)
+    ranks.emplace_back(first + i * stride);
+  return ranks;
+}
+
+std::vector<Rank> DeviceMesh::sequencePeers(Rank rank) const {
+  std::vector<Rank> ranks;
+  for (const Rank along_ring : peers(rank, MeshDim::kRing)) {
+    for (const Rank peer : peers(along_ring, MeshDim::kUlysses))
+      ranks.push_back(peer);
+  }
+  // peers() of a rank in the middle starts at coordinate 0 of both, so this is the order of sequenceCoordinate().
+  return ranks;
+}
+
+std::vector<std::vector<Rank>> DeviceMesh::groups(MeshDim dim) const {
+  std::vector<std::vector<Rank>> all;
+  for (uint32_t rank = 0; rank < world_size_; ++rank) {
+    if (coordinate(Rank(rank), dim) == 0) all.push_back(peers(Rank(rank), dim));
+  }
+  return all;
+}
+
+}  // namespace latentd::mesh
