@@ -44,7 +44,19 @@ std::string edgeTable(const google::protobuf::RepeatedPtrField<v1::Edge>& edges)
   return formatTable(rows);
 }
 
-// What a model does not limit, or has no default of, it leaves at 0.
+// "at most 81", "at most 4096 pixels"; what a model does not limit it leaves at 0.
+std::string atMost(uint64_t limit, const std::string& unit = "") {
+  return limit == 0 ? "any" : fmt::format("at most {}{}", limit, unit);
+}
+
+// The same after what values must be a multiple of; of 1 all are.
+std::string multiplesAtMost(const std::string& multiples, uint32_t factor, const std::string& at_most) {
+  if (factor <= 1) return at_most;
+  const std::string accepted = fmt::format("{} {}", multiples, factor);
+  return at_most == "any" ? accepted : accepted + ", " + at_most;
+}
+
+// What a model has no default of it leaves at 0.
 std::string orDash(const std::string& text) { return text == "0" || text == "0x0" ? "-" : text; }
 std::string orDash(std::integral auto value) { return orDash(std::to_string(value)); }
 std::string orDash(double value) { return orDash(formatNumber(value)); }
@@ -55,15 +67,14 @@ std::string limitLines(const v1::Topology& topology) {
   const v1::JobParameters& defaults = limits.defaults();
   std::vector<std::vector<std::string>> rows{{"PARAMETER", "DEFAULT", "ACCEPTED"}};
   rows.push_back({"frames", orDash(defaults.frames()),
-                  fmt::format("1 + k * {}, at most {}", limits.frame_step(), orDash(limits.frames_max()))});
-  rows.push_back(
-      {"size", orDash(fmt::format("{}x{}", defaults.width(), defaults.height())),
-       fmt::format("multiples of {}, at most {} pixels", limits.size_multiple(), orDash(limits.pixels_max()))});
-  rows.push_back({"steps", orDash(defaults.steps()), fmt::format("at most {}", orDash(limits.steps_max()))});
+                  multiplesAtMost("1 + k *", limits.frame_step(), atMost(limits.frames_max()))});
+  rows.push_back({"size", orDash(fmt::format("{}x{}", defaults.width(), defaults.height())),
+                  multiplesAtMost("multiples of", limits.size_multiple(), atMost(limits.pixels_max(), " pixels"))});
+  rows.push_back({"steps", orDash(defaults.steps()), atMost(limits.steps_max())});
   rows.push_back({"guidance", defaults.has_guidance_scale() ? formatNumber(defaults.guidance_scale()) : "-", ""});
   rows.push_back({"flow shift", orDash(defaults.flow_shift()), ""});
   rows.push_back({"fps", orDash(defaults.fps()), ""});
-  rows.push_back({"prompt", "-", fmt::format("at most {} bytes", orDash(limits.prompt_bytes_max()))});
+  rows.push_back({"prompt", "-", atMost(limits.prompt_bytes_max(), " bytes")});
   return formatTable(rows);
 }
 

@@ -2,22 +2,24 @@
 
 #include <CLI/CLI.hpp>
 
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/version.h"
 #include "tools/ctl/admin_commands.h"
+#include "tools/ctl/client.h"
 #include "tools/ctl/completion.h"
 #include "tools/ctl/duration.h"
+#include "tools/ctl/endpoint.h"
 #include "tools/ctl/exit_code.h"
 #include "tools/ctl/job_commands.h"
+#include "tools/ctl/number_check.h"
 #include "tools/ctl/submit.h"
+#include "tools/ctl/usage_error.h"
 
 namespace latentd::ctl {
 namespace {
@@ -40,7 +42,8 @@ constexpr const char* kExamples =
     "  source <(latentctl completion bash)\n"
     "\n"
     "Progress and errors go to standard error, results to standard output. --json prints the messages of\n"
-    "proto/api.proto as JSON with their field names: one object, or one a line for watch, cancel and delete.\n"
+    "proto/api.proto as JSON with their field names, and codes of errors by name: one object, or one a line for\n"
+    "watch, cancel and delete.\n"
     "Environment: LATENTD_ENDPOINT is the default of --endpoint.\n\n";
 
 struct DurationRange {
@@ -75,13 +78,21 @@ class CommandLine {
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-      // 0 for --help, which is printed here too.
-      return app_.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+      if (error.get_exit_code() == 0) return app_.exit(error);  // --help or --version, which this prints
+      return refuse(describeUsageError(app_, error));
     }
+    const Status endpoint = app_.got_subcommand("completion") ? absl::OkStatus() : checkEndpoint(global_.endpoint);
+    if (!endpoint.ok()) return refuse(messageOf(endpoint));
     return static_cast<int>(run_());
   }
 
  private:
+  int refuse(const std::string& message) const {
+    // An error ends the parsing before flags have reached global_.
+    printError(app_.count("--json") > 0, "INVALID_ARGUMENT", message);
+    return static_cast<int>(ExitCode::kUsage);
+  }
+
   // `footer`: its examples, and what else there is to say of it alone.
   CLI::App* command(const std::string& name, const std::string& description, const std::string& footer,
                     std::function<ExitCode()> run) {
@@ -115,22 +126,14 @@ class CommandLine {
   }
 
   template <class T>
-  static void addCount(CLI::App* command, const std::string& name, std::optional<T>& value,
+  static void addCount(CLI::App* command, const std::string& name, std::optional<T>& value, T least,
                        const std::string& description) {
-    command->add_option(name, value, description)->check(unsignedNumber<T>())->type_name("N");
+    command->add_option(name, value, description)->check(wholeNumber<T>(least))->type_name("N");
   }
 
-  // CLI11 takes "-1" and what does not fit for the largest number.
-  template <class T>
-  static CLI::Validator unsignedNumber() {
-    return CLI::Validator(
-        [](const std::string& text) {
-          T value = 0;
-          const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-          if (error == std::errc() && end == text.data() + text.size()) return std::string();
-          return text + " is not a whole number from 0 to " + std::to_string(std::numeric_limits<T>::max());
-        },
-        "");
+  static void addReal(CLI::App* command, const std::string& name, std::optional<double>& value,
+                      const std::string& description) {
+    command->add_option(name, value, description)->check(realNumber())->type_name("X");
   }
 
   void addSubmit();
@@ -168,13 +171,13 @@ void CommandLine::addSubmit() {
       ->type_name("FILE")
       ->excludes(prompt);
   submit->add_option("--negative-prompt", submit_.negative_prompt, "What to avoid")->type_name("TEXT");
-  addCount(submit, "--frames", submit_.frames, "Frames of the video");
+  addCount(submit, "--frames", submit_.frames, 1u, "Frames of the video");
   submit->add_option("--size", submit_.size, "Pixels, such as 832x480")->type_name("WxH");
-  addCount(submit, "--steps", submit_.steps, "Denoise steps");
-  submit->add_option("--guidance", submit_.guidance, "Guidance scale; 1 or less switches guidance off")->type_name("X");
-  addCount(submit, "--seed", submit_.seed, "Seed of the noise; absent: a random one, which is told");
-  submit->add_option("--fps", submit_.fps, "Frames a second of the written video")->type_name("X");
-  submit->add_option("--flow-shift", submit_.flow_shift, "Shift of the noise schedule")->type_name("X");
+  addCount(submit, "--steps", submit_.steps, 1u, "Denoise steps");
+  addReal(submit, "--guidance", submit_.guidance, "Guidance scale; 1 or less switches guidance off");
+  addCount(submit, "--seed", submit_.seed, uint64_t{0}, "Seed of the noise; absent: a random one, which is told");
+  addReal(submit, "--fps", submit_.fps, "Frames a second of the written video");
+  addReal(submit, "--flow-shift", submit_.flow_shift, "Shift of the noise schedule");
   submit->add_flag("--retry", submit_.retry, "Run the job once more, at its old place, if a worker dies under it");
   submit->add_option("--priority", submit_.priority, "-100 to 100; higher first")
       ->check(CLI::Range(-100, 100).description(""))
@@ -186,8 +189,8 @@ void CommandLine::addSubmit() {
   submit->add_option("--format", submit_.format, "mp4, gif, y4m, png (contact sheet), npy or rgb; default by -o")
       ->type_name("NAME");
   submit->add_flag("--float", submit_.float_pixels, "npy only: float32 in [0, 1] instead of uint8");
-  submit->add_flag("--detach", submit_.detach, "Print the job's id and return");
-  submit->add_flag("-q,--quiet", submit_.quiet, "No progress");
+  submit->add_flag("--detach", submit_.detach, "Print the job's id and return; without -o");
+  submit->add_flag("-q,--quiet", submit_.quiet, "No progress; only the file and its seed at the end");
 }
 
 void CommandLine::addJobCommands() {
@@ -201,9 +204,11 @@ void CommandLine::addJobCommands() {
       ->type_name("STATE");
   addDuration(list, "--since", list_.since, "Only jobs submitted within this time");
   list->add_option("--limit", list_.limit, "At most so many; 0 for all")
-      ->check(unsignedNumber<uint32_t>())
+      ->check(wholeNumber<uint32_t>(0))
       ->type_name("N")
       ->capture_default_str();
+  list->add_option("--page-token", list_.page_token, "Go on after a list that ended with this next_page_token (--json)")
+      ->type_name("TOKEN");
   list->add_flag("-q,--quiet", list_.ids_only, "Only the ids");
 
   const auto takesJob = [this](CLI::App* added) {

@@ -12,26 +12,44 @@ namespace {
 // What a flag or a command's argument is completed with.
 enum class Values { kNone, kFile, kFormat, kState, kJob, kShell };
 
+struct Completion {
+  Values values = Values::kNone;
+  // Of kJob: the states of the jobs that the command takes; empty: all.
+  std::string_view states;
+};
+
 constexpr std::string_view kFormats = "mp4 gif y4m png npy rgb";
 constexpr std::string_view kStates = "queued running cancelling succeeded failed cancelled";
 constexpr std::string_view kShells = "bash zsh fish";
-constexpr const char* kListJobs = "latentctl --timeout 1s list --quiet --limit 0 2>/dev/null";
 
-Values valuesOfFlag(const std::string& name) {
+std::string listJobs(std::string_view states) {
+  return "latentctl --timeout 1s list --quiet --limit 0" + (states.empty() ? "" : " --state " + std::string(states)) +
+         " 2>/dev/null";
+}
+
+Completion valuesOfFlag(const std::string& name) {
   static constexpr std::array<std::pair<std::string_view, Values>, 4> kKnown{{{"--output", Values::kFile},
                                                                               {"--prompt-file", Values::kFile},
                                                                               {"--format", Values::kFormat},
                                                                               {"--state", Values::kState}}};
   for (const auto& [known, values] : kKnown) {
-    if (known == name) return values;
+    if (known == name) return {values, {}};
   }
-  return Values::kNone;
+  return {};
 }
 
-Values valuesOfCommand(const std::string& name) {
-  static constexpr std::array<std::string_view, 6> kTakeJobs{"get", "watch", "cancel", "download", "trace", "delete"};
-  if (std::find(kTakeJobs.begin(), kTakeJobs.end(), name) != kTakeJobs.end()) return Values::kJob;
-  return name == "completion" ? Values::kShell : Values::kNone;
+Completion valuesOfCommand(const std::string& name) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kTakeJobs{
+      {{"get", ""},
+       {"watch", ""},
+       {"cancel", "queued,running"},
+       {"download", "succeeded"},
+       {"trace", ""},
+       {"delete", "succeeded,failed,cancelled"}}};
+  for (const auto& [command, states] : kTakeJobs) {
+    if (command == name) return {Values::kJob, states};
+  }
+  return {name == "completion" ? Values::kShell : Values::kNone, {}};
 }
 
 struct Flag {
@@ -62,9 +80,16 @@ std::vector<const CLI::App*> commandsOf(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App*) { return true; });
 }
 
-std::string flagNames(const CLI::App& app) {
+// Of the program, those that a command takes too; it has a --help of its own.
+std::vector<Flag> sharedFlagsOf(const CLI::App& app) {
+  std::vector<Flag> flags = flagsOf(app);
+  std::erase_if(flags, [](const Flag& flag) { return flag.long_name == "--help" || flag.long_name == "--version"; });
+  return flags;
+}
+
+std::string flagNames(const std::vector<Flag>& flags) {
   std::string names;
-  for (const Flag& flag : flagsOf(app)) {
+  for (const Flag& flag : flags) {
     for (const std::string& name : flag.names)
       names += (names.empty() ? "" : " ") + name;
   }
@@ -79,18 +104,20 @@ std::string quoted(std::string text) {
   return text;
 }
 
-std::string bashReply(Values values) {
-  switch (values) {
+std::string bashReply(const Completion& completion) {
+  switch (completion.values) {
     case Values::kFile:
       return "COMPREPLY=($(compgen -f -- \"$cur\"))";
     case Values::kFormat:
       return "COMPREPLY=($(compgen -W \"" + std::string(kFormats) + "\" -- \"$cur\"))";
     case Values::kState:
-      return "COMPREPLY=($(compgen -W \"" + std::string(kStates) + "\" -- \"$cur\"))";
+      // What the list already has stays in front.
+      return "local list=; [[ $cur == *,* ]] && list=${cur%,*},; COMPREPLY=($(compgen -P \"$list\" -W \"" +
+             std::string(kStates) + "\" -- \"${cur##*,}\"))";
     case Values::kShell:
       return "COMPREPLY=($(compgen -W \"" + std::string(kShells) + "\" -- \"$cur\"))";
     case Values::kJob:
-      return "COMPREPLY=($(compgen -W \"$(" + std::string(kListJobs) + ")\" -- \"$cur\"))";
+      return "COMPREPLY=($(compgen -W \"$(" + listJobs(completion.states) + ")\" -- \"$cur\"))";
     case Values::kNone:
       return "COMPREPLY=()";
   }
@@ -122,10 +149,9 @@ std::string bashScript(const CLI::App& app) {
     const std::string& name = command->get_name();
     commands += (commands.empty() ? "" : " ") + name;
     detection += (detection.empty() ? "" : "|") + name;
-    const Values values = valuesOfCommand(name);
     command_cases += "    " + name + ")\n      if [[ $cur == -* ]]; then\n        COMPREPLY=($(compgen -W \"" +
-                     flagNames(*command) + "\" -- \"$cur\"))\n      else\n        " + bashReply(values) +
-                     "\n      fi ;;\n";
+                     flagNames(flagsOf(*command)) + " " + flagNames(sharedFlagsOf(app)) +
+                     "\" -- \"$cur\"))\n      else\n        " + bashReply(valuesOfCommand(name)) + "\n      fi ;;\n";
   }
   return "# bash completion of latentctl; load with: source <(latentctl completion bash)\n"
          "_latentctl() {\n"
@@ -139,34 +165,34 @@ std::string bashScript(const CLI::App& app) {
          bashValueCases(app) +
          "  esac\n"
          "  case $command in\n" +
-         command_cases + "    *) COMPREPLY=($(compgen -W \"" + commands + " " + flagNames(app) +
+         command_cases + "    *) COMPREPLY=($(compgen -W \"" + commands + " " + flagNames(flagsOf(app)) +
          "\" -- \"$cur\")) ;;\n"
          "  esac\n"
          "}\n"
          "complete -F _latentctl latentctl\n";
 }
 
-std::string zshAction(Values values) {
-  switch (values) {
+std::string zshAction(const Completion& completion) {
+  switch (completion.values) {
     case Values::kFile:
       return "_files";
     case Values::kFormat:
       return "(" + std::string(kFormats) + ")";
     case Values::kState:
-      return "(" + std::string(kStates) + ")";
+      return "_values -s , state " + std::string(kStates);
     case Values::kShell:
       return "(" + std::string(kShells) + ")";
     case Values::kJob:
-      return "($(" + std::string(kListJobs) + "))";
+      return "($(" + listJobs(completion.states) + "))";
     case Values::kNone:
       return " ";
   }
   return "";
 }
 
-std::string zshFlags(const CLI::App& app, const std::string& indent) {
+std::string zshFlags(const std::vector<Flag>& flags, const std::string& indent) {
   std::string lines;
-  for (const Flag& flag : flagsOf(app)) {
+  for (const Flag& flag : flags) {
     for (const std::string& name : flag.names) {
       lines += indent + "'" + name + "[" + quoted(flag.help) + "]" +
                (flag.takes_value ? ":value:" + zshAction(valuesOfFlag(flag.long_name)) : "") + "' \\\n";
@@ -180,8 +206,9 @@ std::string zshScript(const CLI::App& app) {
   for (const CLI::App* command : commandsOf(app)) {
     const std::string& name = command->get_name();
     described += "    '" + name + ":" + quoted(command->get_description()) + "'\n";
-    cases += "        " + name + ")\n          _arguments \\\n" + zshFlags(*command, "            ") +
-             "            '*:value:" + zshAction(valuesOfCommand(name)) + "' ;;\n";
+    cases += "        " + name + ")\n          _arguments \\\n" + zshFlags(flagsOf(*command), "            ") +
+             zshFlags(sharedFlagsOf(app), "            ") + "            '*:value:" + zshAction(valuesOfCommand(name)) +
+             "' ;;\n";
   }
   return "#compdef latentctl\n"
          "# zsh completion of latentctl; load with: source <(latentctl completion zsh)\n"
@@ -192,7 +219,7 @@ std::string zshScript(const CLI::App& app) {
          described +
          "  )\n"
          "  _arguments -C \\\n" +
-         zshFlags(app, "    ") +
+         zshFlags(flagsOf(app), "    ") +
          "    '1: :->command' \\\n"
          "    '*:: :->arguments'\n"
          "  case $state in\n"
@@ -206,27 +233,27 @@ std::string zshScript(const CLI::App& app) {
          "compdef _latentctl latentctl\n";
 }
 
-std::string fishValues(Values values) {
-  switch (values) {
+std::string fishValues(const Completion& completion) {
+  switch (completion.values) {
     case Values::kFile:
       return " -F";
     case Values::kFormat:
       return " -x -a '" + std::string(kFormats) + "'";
     case Values::kState:
-      return " -x -a '" + std::string(kStates) + "'";
+      return " -x -a '(__fish_append , " + std::string(kStates) + ")'";
     case Values::kShell:
       return " -x -a '" + std::string(kShells) + "'";
     case Values::kJob:
-      return " -x -a '(" + std::string(kListJobs) + ")'";
+      return " -x -a '(" + listJobs(completion.states) + ")'";
     case Values::kNone:
       return " -x";
   }
   return "";
 }
 
-std::string fishFlags(const CLI::App& app, const std::string& condition) {
+std::string fishFlags(const std::vector<Flag>& flags, const std::string& condition) {
   std::string lines;
-  for (const Flag& flag : flagsOf(app)) {
+  for (const Flag& flag : flags) {
     lines += "complete -c latentctl -n '" + condition + "'";
     for (const std::string& name : flag.names) {
       lines += name.substr(0, 2) == "--" ? " -l " + name.substr(2) : " -s " + name.substr(1);
@@ -240,14 +267,15 @@ std::string fishScript(const CLI::App& app) {
   std::string script =
       "# fish completion of latentctl; load with: latentctl completion fish | source\n"
       "complete -c latentctl -f\n" +
-      fishFlags(app, "__fish_use_subcommand");
+      fishFlags(flagsOf(app), "__fish_use_subcommand") + fishFlags(sharedFlagsOf(app), "not __fish_use_subcommand");
   for (const CLI::App* command : commandsOf(app)) {
     const std::string& name = command->get_name();
     const std::string inside = "__fish_seen_subcommand_from " + name;
     script += "complete -c latentctl -n __fish_use_subcommand -a " + name + " -d '" +
-              quoted(command->get_description()) + "'\n" + fishFlags(*command, inside);
-    const Values values = valuesOfCommand(name);
-    if (values != Values::kNone) script += "complete -c latentctl -n '" + inside + "'" + fishValues(values) + "\n";
+              quoted(command->get_description()) + "'\n" + fishFlags(flagsOf(*command), inside);
+    const Completion values = valuesOfCommand(name);
+    if (values.values != Values::kNone)
+      script += "complete -c latentctl -n '" + inside + "'" + fishValues(values) + "\n";
   }
   return script;
 }

@@ -49,6 +49,14 @@ Status checkNameFits(const std::string& output, v1::OutputFormat format) {
                                     formatName(format) + ", or choose the format that it says");
 }
 
+Status checkDownloadName(const std::string& output, v1::OutputFormat format) {
+  LATENTD_RETURN_IF_ERROR(checkNameFits(output, format));
+  if (formatOfName(output) || std::filesystem::path(output).extension().empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("-o " + output + ": the name ends in none of " + kFormatNames + "; the result is " +
+                                    formatName(format) + ": end the name in ." + formatName(format) +
+                                    ", or stream it with -o -");
+}
+
 StatusOr<v1::OutputFormat> chooseFormat(const std::string& format, const std::string& output) {
   if (!format.empty()) {
     const std::optional<v1::OutputFormat> known = parseFormat(format);

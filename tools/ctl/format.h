@@ -17,6 +17,9 @@ inline constexpr const char* kFormatNames = "mp4, gif, y4m, png, npy, rgb";
 // INVALID_ARGUMENT when the output's name ends in another format than the one it will hold. Unknown ends are fine.
 Status checkNameFits(const std::string& output, v1::OutputFormat format);
 
+// The same for the file of a job that exists: an end that is none of ours is refused as well.
+Status checkDownloadName(const std::string& output, v1::OutputFormat format);
+
 // The format of a submission: --format, else the end of the output's name, else mp4. INVALID_ARGUMENT when neither
 // names one of ours, they name different ones, or the output is a stream without --format.
 StatusOr<v1::OutputFormat> chooseFormat(const std::string& format, const std::string& output);

@@ -32,6 +32,7 @@ std::optional<v1::JobState> parseState(const std::string& name) {
 
 StatusOr<v1::ListJobsRequest> makeListRequest(const ListOptions& options) {
   v1::ListJobsRequest request;
+  request.set_page_token(options.page_token);
   for (const std::string& name : options.states) {
     const std::optional<v1::JobState> state = parseState(name);
     if (!state) return absl::InvalidArgumentError("--state " + name + ": is none of " + kStateNames);
@@ -111,15 +112,14 @@ ExitCode runWatch(const GlobalOptions& global, const std::string& id) {
         print(toJson(update, false));
         std::fflush(stdout);
       },
-      &job);
+      [&] { progress->tick(); }, &job);
   if (!status.ok()) return client.failStream(status, id, stateName(job.state()));
   if (job.state() == v1::JOB_STATE_SUCCEEDED) {
     if (!global.json) print("job " + id + " succeeded: `latentctl download " + id + "` fetches the result\n");
     return ExitCode::kOk;
   }
   if (!global.json) {
-    progress->note("job " + id + " " + (job.state() == v1::JOB_STATE_FAILED ? "failed: " : "was cancelled: ") +
-                   statusCodeName(job.error().code()) + ": " + job.error().message());
+    progress->end(describeEnd(job));
   }
   return job.state() == v1::JOB_STATE_FAILED ? ExitCode::kJobFailed : ExitCode::kJobCancelled;
 }
@@ -167,7 +167,7 @@ ExitCode runDownload(const GlobalOptions& global, const DownloadOptions& options
   if (const grpc::Status status = getJob(client, options.id, &job); !status.ok()) return client.fail(status);
   const std::string path =
       options.output.empty() ? options.id + "." + formatName(job.parameters().format()) : options.output;
-  if (const Status fits = checkNameFits(path, job.parameters().format()); !fits.ok()) {
+  if (const Status fits = checkDownloadName(path, job.parameters().format()); !fits.ok()) {
     return client.fail(ExitCode::kUsage, messageOf(fits));
   }
   StatusOr<OutputFile> output = OutputFile::open(path);

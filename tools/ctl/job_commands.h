@@ -12,7 +12,8 @@ namespace latentd::ctl {
 struct ListOptions {
   std::vector<std::string> states;  // "queued", "running", ...
   std::optional<std::chrono::milliseconds> since;
-  uint32_t limit = 50;  // 0: all
+  uint32_t limit = 50;     // 0: all
+  std::string page_token;  // where another list ended
   bool ids_only = false;
 };
 

@@ -7,6 +7,16 @@ namespace {
 
 constexpr int kAttemptsMax = 3;  // of a download whose connection breaks; what came is kept
 
+// The outcome of the queue's one operation; ticks until it is there. The connection's pings bound the whole wait.
+bool nextEvent(grpc::CompletionQueue& queue, const std::function<void()>& tick) {
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue.AsyncNext(&tag, &ok, std::chrono::system_clock::now() + kFollowTick) ==
+         grpc::CompletionQueue::NextStatus::TIMEOUT)
+    tick();
+  return ok;
+}
+
 }  // namespace
 
 StreamSlot::Use::Use(StreamSlot& slot, grpc::ClientContext& context) : slot_(slot) {
@@ -32,15 +42,26 @@ bool StreamSlot::isCut() {
 }
 
 grpc::Status followJob(Client& client, const std::string& id, StreamSlot& slot,
-                       const std::function<void(const v1::Job&)>& update, v1::Job* job) {
+                       const std::function<void(const v1::Job&)>& update, const std::function<void()>& tick,
+                       v1::Job* job) {
   v1::WatchJobRequest request;
   request.set_id(id);
   grpc::ClientContext context;
   const StreamSlot::Use use(slot, context);
-  const auto reader = client.jobs().Watch(&context, request);
-  while (reader->Read(job))
-    update(*job);
-  return reader->Finish();
+  grpc::CompletionQueue queue;
+  const auto reader = client.jobs().PrepareAsyncWatch(&context, request, &queue);
+  reader->StartCall(nullptr);
+  bool open = nextEvent(queue, tick);
+  while (open) {
+    reader->Read(job, nullptr);
+    open = nextEvent(queue, tick);
+    if (open) update(*job);
+  }
+  grpc::Status status;
+  reader->Finish(&status, nullptr);
+  nextEvent(queue, tick);
+  queue.Shutdown();
+  return status;
 }
 
 DownloadOutcome downloadResult(Client& client, const std::string& id, StreamSlot& slot, OutputFile& output) {

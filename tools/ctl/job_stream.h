@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -38,9 +39,11 @@ class StreamSlot {
   bool cut_ GUARDED_BY(mutex_) = false;
 };
 
-// Watches a job to its end, which `job` then holds.
+// Watches a job to its end, which `job` then holds. `tick`: each kFollowTick in which nothing came.
+inline constexpr std::chrono::milliseconds kFollowTick{500};
 grpc::Status followJob(Client& client, const std::string& id, StreamSlot& slot,
-                       const std::function<void(const v1::Job&)>& update, v1::Job* job);
+                       const std::function<void(const v1::Job&)>& update, const std::function<void()>& tick,
+                       v1::Job* job);
 
 // How a download ended: the daemon's side, and ours.
 struct DownloadOutcome {

@@ -48,6 +48,11 @@ StatusOr<OutputFile> OutputFile::open(const std::string& path) {
     return OutputFile(path, path, "", std::move(direct));
   }
   std::error_code error;
+  const fs::path folder = fs::path(path).parent_path();
+  if (!exists && !folder.empty() && !fs::exists(folder, error)) {
+    return absl::NotFoundError("-o " + path + ": there is no folder " + folder.string() +
+                               "; make it (mkdir -p), or choose another file");
+  }
   const fs::path target = exists ? fs::canonical(path, error) : fs::path(path);
   const std::string partial =
       (target.parent_path() / ("." + target.filename().string() + "." + std::to_string(getpid()) + ".part")).string();

@@ -4,33 +4,17 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <map>
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "tools/ctl/job_lines.h"
 #include "tools/ctl/text.h"
 
 namespace latentd::ctl {
 namespace {
 
-constexpr size_t kBarCells = 24;
 constexpr size_t kColumnsDefault = 80;
-
-std::string timeLeft(const v1::Job& job) {
-  return job.has_remaining() ? formatSeconds(toSeconds(job.remaining())) + " left" : "";
-}
-
-std::string bar(uint32_t step, uint32_t steps) {
-  const size_t filled = std::min<size_t>(kBarCells, kBarCells * step / std::max<uint32_t>(steps, 1));
-  return "[" + std::string(filled, '#') + std::string(kBarCells - filled, '.') + "]";
-}
-
-bool runs(const v1::StageProgress& stage) { return stage.has_start_time() && !stage.has_finish_time(); }
-
-std::string endOf(const v1::Job& job, const v1::StageProgress& stage) {
-  return wasCutOff(job, stage) ? "stopped after" : "done in";
-}
 
 bool waitsForEnd(v1::JobState state) { return state == v1::JOB_STATE_RUNNING || state == v1::JOB_STATE_CANCELLING; }
 
@@ -38,7 +22,9 @@ class QuietProgress final : public Progress {
  public:
   explicit QuietProgress(std::FILE* stream) : stream_(stream) {}
   void show(const v1::Job&) override {}
+  void tick() override {}
   void note(const std::string& text) override { std::fprintf(stream_, "%s\n", text.c_str()); }
+  void end(const std::string& text) override { note(text); }
 
  private:
   std::FILE* const stream_;
@@ -51,14 +37,13 @@ class LiveProgress final : public Progress {
 
   void show(const v1::Job& job) override {
     MutexLock held(mutex_);
-    lines_.clear();
-    if (job.state() == v1::JOB_STATE_QUEUED)
-      lines_.push_back(fmt::format("queued    position {}", job.queue_position()));
-    if (job.restarts() > 0) lines_.push_back("restarted " + restartText(job));
-    for (int i = 0; i < job.stages_size(); ++i) {
-      if (job.stages(i).has_compute_start_time()) lines_.push_back(stageLine(job, i));
-    }
-    if (job.state() == v1::JOB_STATE_CANCELLING) lines_.push_back("cancelling: the stage stops at its next step");
+    shown_ = true;
+    lines_.update(job, nowSeconds());
+    redraw();
+  }
+
+  void tick() override {
+    MutexLock held(mutex_);
     redraw();
   }
 
@@ -69,19 +54,16 @@ class LiveProgress final : public Progress {
     redraw();
   }
 
- private:
-  static std::string stageLine(const v1::Job& job, int index) {
-    const v1::StageProgress& stage = job.stages(index);
-    const double elapsed = workSeconds(stage);
-    if (!runs(stage)) return fmt::format("{:<9} {} {}", stage.stage(), endOf(job, stage), formatSeconds(elapsed));
-    if (stage.steps() == 0) return fmt::format("{:<9} running for {}", stage.stage(), formatSeconds(elapsed));
-    std::string line =
-        fmt::format("{:<9} {} {}/{}", stage.stage(), bar(stage.step(), stage.steps()), stage.step(), stage.steps());
-    if (stage.step() > 0) line += "  " + formatSeconds(elapsed / stage.step()) + "/step";
-    if (const std::string left = timeLeft(job); !left.empty()) line += "  " + left;
-    return line;
+  void end(const std::string& text) override {
+    MutexLock held(mutex_);
+    redraw();
+    std::fprintf(stream_, "%s\n", text.c_str());
+    std::fflush(stream_);
+    shown_ = false;
+    drawn_ = 0;
   }
 
+ private:
   void erase() REQUIRES(mutex_) {
     if (drawn_ > 0) std::fprintf(stream_, "\x1b[%zuA", drawn_);
     std::fprintf(stream_, "\r\x1b[J");
@@ -90,9 +72,12 @@ class LiveProgress final : public Progress {
 
   void redraw() REQUIRES(mutex_) {
     erase();
-    for (const std::string& line : lines_)
-      std::fprintf(stream_, "%s\n", oneLine(line, columns()).c_str());
-    drawn_ = lines_.size();
+    if (shown_) {
+      const std::vector<std::string> lines = lines_.at(nowSeconds());
+      for (const std::string& line : lines)
+        std::fprintf(stream_, "%s\n", oneLine(line, columns()).c_str());
+      drawn_ = lines.size();
+    }
     std::fflush(stream_);
   }
 
@@ -105,7 +90,8 @@ class LiveProgress final : public Progress {
 
   std::FILE* const stream_;
   Mutex mutex_;
-  std::vector<std::string> lines_ GUARDED_BY(mutex_);
+  JobLines lines_ GUARDED_BY(mutex_);
+  bool shown_ GUARDED_BY(mutex_) = false;  // there is a job, and it has not ended
   size_t drawn_ GUARDED_BY(mutex_) = 0;
 };
 
@@ -119,52 +105,70 @@ class PlainProgress final : public Progress {
     if (job.restarts() > restarts_) {
       restarts_ = job.restarts();
       position_ = 0;
-      shown_.clear();
       print("restarted: " + restartText(job));
     }
     if (job.state() == v1::JOB_STATE_QUEUED && job.queue_position() != position_) {
       position_ = job.queue_position();
       print(fmt::format("queued: position {}", position_));
     }
-    for (int i = 0; i < job.stages_size(); ++i)
-      showStage(job, i);
+    if (job.state() == v1::JOB_STATE_QUEUED) shown_.clear();  // it may have run before
+    bool all_ended = true;
+    for (const v1::StageProgress& stage : job.stages()) {
+      showStage(job, stage, all_ended);
+      all_ended = all_ended && stage.has_finish_time();
+    }
     if (job.state() == v1::JOB_STATE_CANCELLING && !said_cancelling_) {
       said_cancelling_ = true;
       print("cancelling: the stage stops at its next step");
     }
+    awaited_ = awaitedStage(job) == nullptr ? "" : awaitedStage(job)->stage();
+  }
+
+  // Most stages follow at once on the one before, and are not worth a line: a wait is told when it lasts.
+  void tick() override {
+    MutexLock held(mutex_);
+    if (awaited_.empty() || shown_[awaited_].awaited) return;
+    shown_[awaited_].awaited = true;
+    print("waiting for " + awaited_);
   }
 
   void note(const std::string& text) override {
     MutexLock held(mutex_);
     print(text);
   }
+  void end(const std::string& text) override { note(text); }
 
  private:
   struct Shown {
+    bool awaited = false;
     bool started = false;
     bool finished = false;
     uint32_t tenth = 0;
   };
 
-  void showStage(const v1::Job& job, int index) REQUIRES(mutex_) {
-    const v1::StageProgress& stage = job.stages(index);
+  void showStage(const v1::Job& job, const v1::StageProgress& stage, bool all_ended) REQUIRES(mutex_) {
     Shown& shown = shown_[stage.stage()];
-    if (stage.has_compute_start_time() && !shown.started) {
+    // It computes a little before the daemon hears of the end of the stage whose output it has: told after that.
+    const bool told = all_ended || stage.step() > 0 || stage.has_finish_time();
+    if (stage.has_compute_start_time() && told && !shown.started) {
       shown.started = true;
       print(stage.stage() + ": started");
     }
-    // Ten lines a stage, however many steps it has; its only step is told by start and end.
-    const uint32_t tenth = stage.steps() < 2 ? 0 : static_cast<uint32_t>(10ull * stage.step() / stage.steps());
-    if (runs(stage) && tenth > shown.tenth && waitsForEnd(job.state())) {
-      shown.tenth = tenth;
-      const std::string left = timeLeft(job);
-      print(
-          fmt::format("{}: step {}/{}{}", stage.stage(), stage.step(), stage.steps(), left.empty() ? "" : ", " + left));
-    }
+    showSteps(job, stage, shown);
     if (stage.has_finish_time() && shown.started && !shown.finished) {
       shown.finished = true;
-      print(stage.stage() + ": " + endOf(job, stage) + " " + formatSeconds(workSeconds(stage)));
+      print(stage.stage() + (wasCutOff(job, stage) ? ": stopped after " : ": done in ") +
+            formatSeconds(workSeconds(stage)));
     }
+  }
+
+  void showSteps(const v1::Job& job, const v1::StageProgress& stage, Shown& shown) REQUIRES(mutex_) {
+    // Ten lines a stage, however many steps it has; its only step is told by start and end.
+    const uint32_t tenth = stage.steps() < 2 ? 0 : static_cast<uint32_t>(10ull * stage.step() / stage.steps());
+    if (stage.has_finish_time() || tenth <= shown.tenth || !waitsForEnd(job.state())) return;
+    shown.tenth = tenth;
+    const std::string left = timeLeft(job);
+    print(fmt::format("{}: step {}/{}{}", stage.stage(), stage.step(), stage.steps(), left.empty() ? "" : ", " + left));
   }
 
   void print(const std::string& line) REQUIRES(mutex_) {
@@ -177,6 +181,7 @@ class PlainProgress final : public Progress {
   uint32_t position_ GUARDED_BY(mutex_) = 0;
   uint32_t restarts_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, Shown> shown_ GUARDED_BY(mutex_);
+  std::string awaited_ GUARDED_BY(mutex_);  // a stage, or empty
   bool said_cancelling_ GUARDED_BY(mutex_) = false;
 };
 

@@ -17,8 +17,12 @@ class Progress {
   virtual ~Progress() = default;
 
   virtual void show(const v1::Job& job) = 0;
+  // Time passed without a change.
+  virtual void tick() = 0;
   // A line of its own.
   virtual void note(const std::string& text) = 0;
+  // The last line: nothing is drawn below it.
+  virtual void end(const std::string& text) = 0;
 };
 
 }  // namespace latentd::ctl

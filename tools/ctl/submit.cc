@@ -134,7 +134,7 @@ void Submission::cancelAnswered(const grpc::Status& status) {
 }
 
 ExitCode Submission::leave(const std::string& message) {
-  progress_->note(message);
+  progress_->end(message);
   return exitCodeOfSignal(signalNumber());
 }
 
@@ -150,7 +150,7 @@ ExitCode Submission::run(const v1::SubmitRequest& request) {
   v1::Job job;
   const grpc::Status status = submit(request, job);
   if (stream_.isCut() && !status.ok()) return leave("left; `latentctl list` shows whether the job was queued");
-  if (!status.ok()) return client_.fail(status);
+  if (!status.ok()) return client_.fail(withOptionNames(status));
   if (options_.detach) return detach(job);
   if (!options_.quiet && !client_.options().json) {
     progress_->note("job " + job.id() + ": " + describeParameters(job.parameters()));
@@ -175,7 +175,8 @@ ExitCode Submission::detach(const v1::Job& job) {
 ExitCode Submission::follow(v1::Job& job) {
   const JobId id = job.id();
   const grpc::Status status = followJob(
-      client_, id, stream_, [this](const v1::Job& update) { progress_->show(update); }, &job);
+      client_, id, stream_, [this](const v1::Job& update) { progress_->show(update); }, [this] { progress_->tick(); },
+      &job);
   if (stream_.isCut())
     return leave("left without waiting for the end of job " + id + ": `latentctl get " + id + "` shows it");
   if (!status.ok()) return client_.failStream(status, id, stateName(job.state()));
@@ -193,14 +194,13 @@ ExitCode Submission::ended(const v1::Job& job) {
     case v1::JOB_STATE_CANCELLED:
       if (client_.options().json) std::fputs(toJson(job, true).c_str(), stdout);
       if (signal_number != 0) return leave("job " + job.id() + " is cancelled");
-      progress_->note("job " + job.id() + " was cancelled: " + job.error().message());
+      progress_->end(describeEnd(job));
       return ExitCode::kJobCancelled;
     default:
       if (client_.options().json) {
         std::fputs(toJson(job, true).c_str(), stdout);
       } else {
-        progress_->note("job " + job.id() + " failed: " + statusCodeName(job.error().code()) + ": " +
-                        job.error().message());
+        progress_->end(describeEnd(job));
       }
       return ExitCode::kJobFailed;
   }
@@ -230,11 +230,13 @@ ExitCode Submission::download(const v1::Job& job) {
 
 void Submission::report(const v1::Job& job, uint64_t bytes) {
   std::FILE* stream = output_->isStdout() ? stderr : stdout;
+  const char* name = output_->isStdout() ? "standard output" : output_->path().c_str();
   if (client_.options().json) {
     std::fputs(toJson(job, true).c_str(), stream);
-  } else if (!options_.quiet) {
-    std::fprintf(stream, "wrote %s (%s) in %s\n", output_->isStdout() ? "standard output" : output_->path().c_str(),
-                 formatBytes(bytes).c_str(),
+  } else if (options_.quiet) {
+    std::fprintf(stderr, "%s, seed %s\n", name, std::to_string(job.parameters().seed()).c_str());
+  } else {
+    std::fprintf(stream, "wrote %s (%s) in %s\n", name, formatBytes(bytes).c_str(),
                  formatSeconds(toSeconds(job.finish_time()) - toSeconds(job.create_time())).c_str());
   }
 }

@@ -70,7 +70,7 @@ std::optional<uint32_t> parseNumber(std::string_view text) {
 }
 
 Status parseSize(const std::string& size, v1::JobParameters& parameters) {
-  const size_t cross = size.find('x');
+  const size_t cross = size.find_first_of("xX");
   if (cross != std::string::npos) {
     const auto width = parseNumber(std::string_view(size).substr(0, cross));
     const auto height = parseNumber(std::string_view(size).substr(cross + 1));
@@ -110,6 +110,13 @@ void setNumbers(const SubmitOptions& options, v1::JobParameters& parameters) {
 StatusOr<v1::SubmitRequest> makeSubmitRequest(const SubmitOptions& options) {
   v1::SubmitRequest request;
   v1::JobParameters& parameters = *request.mutable_parameters();
+  if (options.detach && !options.output.empty()) {
+    return absl::InvalidArgumentError(
+        "-o " + options.output +
+        ": --detach writes no file; leave -o away (--format chooses the format) and fetch "
+        "the video with `latentctl download ID -o " +
+        options.output + "`");
+  }
   LATENTD_RETURN_IF_ERROR(OutputFile::checkName(options.output));
   LATENTD_ASSIGN_OR_RETURN(const v1::OutputFormat format, chooseFormat(options.format, options.output));
   if (options.float_pixels && format != v1::OUTPUT_FORMAT_NPY) {
@@ -131,6 +138,31 @@ StatusOr<v1::SubmitRequest> makeSubmitRequest(const SubmitOptions& options) {
   if (options.stall_timeout) *request.mutable_stall_timeout() = toDuration(*options.stall_timeout);
   request.set_request_id(newRequestId());
   return request;
+}
+
+grpc::Status withOptionNames(const grpc::Status& status) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kOptions{
+      {{"prompt", "--prompt"},
+       {"negative_prompt", "--negative-prompt"},
+       {"frames", "--frames"},
+       {"width", "--size, width"},
+       {"height", "--size, height"},
+       {"size", "--size"},
+       {"steps", "--steps"},
+       {"guidance_scale", "--guidance"},
+       {"seed", "--seed"},
+       {"fps", "--fps"},
+       {"flow_shift", "--flow-shift"},
+       {"deadline", "--deadline"},
+       {"stall_timeout", "--stall-timeout"}}};
+  if (status.error_code() != grpc::StatusCode::INVALID_ARGUMENT) return status;
+  const std::string& message = status.error_message();
+  const std::string_view field = std::string_view(message).substr(0, message.find_first_of(" :"));
+  for (const auto& [known, option] : kOptions) {
+    if (known != field) continue;
+    return {status.error_code(), std::string(option) + message.substr(field.size()), status.error_details()};
+  }
+  return status;
 }
 
 }  // namespace latentd::ctl

@@ -8,12 +8,24 @@
 #include <array>
 #include <chrono>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 namespace latentd::ctl {
 namespace {
 
 size_t characters(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+using Json = nlohmann::ordered_json;
+
+// Of every StatusProto in it.
+void nameCodes(Json& value) {
+  const bool status = value.is_object() && value.size() == 2 && value.contains("code") && value.contains("message");
+  if (status && value["code"].is_number_integer()) value["code"] = statusCodeName(value["code"].get<int>());
+  if (!value.is_structured()) return;
+  for (Json& inner : value)
+    nameCodes(inner);
 }
 
 }  // namespace
@@ -32,7 +44,7 @@ std::string formatBytes(uint64_t bytes) {
 std::string formatSeconds(double seconds) {
   seconds = std::max(seconds, 0.0);
   if (seconds < 9.995) return fmt::format("{:.2f} s", seconds);
-  if (seconds < 99.95) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
   const auto whole = static_cast<int64_t>(seconds + 0.5);
   if (whole < 3600) return fmt::format("{}:{:02d}", whole / 60, whole % 60);
   return fmt::format("{}:{:02d}:{:02d}", whole / 3600, whole / 60 % 60, whole % 60);
@@ -66,22 +78,24 @@ google::protobuf::Duration toDuration(std::chrono::milliseconds duration) {
   return made;
 }
 
-double elapsedSeconds(const v1::StageProgress& stage) {
+double nowSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double elapsedSeconds(const v1::StageProgress& stage, double now) {
   if (!stage.has_start_time()) return 0;
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const double end =
-      stage.has_finish_time() ? toSeconds(stage.finish_time()) : std::chrono::duration<double>(now).count();
+  const double end = stage.has_finish_time() ? toSeconds(stage.finish_time()) : now;
   return std::max(0.0, end - toSeconds(stage.start_time()));
 }
 
-double inputWaitSeconds(const v1::StageProgress& stage) {
+double inputWaitSeconds(const v1::StageProgress& stage, double now) {
   if (stage.has_input_wait()) return toSeconds(stage.input_wait());
-  if (!stage.has_compute_start_time()) return elapsedSeconds(stage);
+  if (!stage.has_compute_start_time()) return elapsedSeconds(stage, now);
   return std::max(0.0, toSeconds(stage.compute_start_time()) - toSeconds(stage.start_time()));
 }
 
-double workSeconds(const v1::StageProgress& stage) {
-  return std::max(0.0, elapsedSeconds(stage) - inputWaitSeconds(stage));
+double workSeconds(const v1::StageProgress& stage, double now) {
+  return std::max(0.0, elapsedSeconds(stage, now) - inputWaitSeconds(stage, now));
 }
 
 bool wasCutOff(const v1::Job& job, const v1::StageProgress& stage) {
@@ -93,6 +107,11 @@ std::string restartText(const v1::Job& job) {
   // What follows the first line is what the worker printed.
   const std::string& cause = job.restart_cause().message();
   return cause.substr(0, cause.find('\n'));
+}
+
+std::string describeEnd(const v1::Job& job) {
+  if (job.state() == v1::JOB_STATE_CANCELLED) return "job " + job.id() + " was cancelled: " + job.error().message();
+  return "job " + job.id() + " failed: " + statusCodeName(job.error().code()) + ": " + job.error().message();
 }
 
 std::string describeParameters(const v1::JobParameters& parameters) {
@@ -134,14 +153,15 @@ std::string formatTable(const std::vector<std::vector<std::string>>& rows) {
 
 std::string toJson(const google::protobuf::Message& message, bool pretty) {
   google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = pretty;
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   std::string text;
   const auto status = google::protobuf::util::MessageToJsonString(message, &text, options);
   if (!status.ok()) return "{}\n";
-  if (text.empty() || text.back() != '\n') text += '\n';
-  return text;
+  Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded()) return "{}\n";
+  nameCodes(json);
+  return json.dump(pretty ? 1 : -1) + "\n";
 }
 
 }  // namespace latentd::ctl

@@ -52,6 +52,8 @@ TEST_CASE("latentctl: list --limit 0 gathers all pages", "[latentctl]") {
   CHECK(fixture.run({"--json", "list"}).json()["jobs"].size() == 50);
   CHECK(fixture.run({"--json", "list", "--limit", "0"}).json()["jobs"].size() == 60);
   CHECK(fixture.run({"--json", "list", "--limit", "55"}).json()["jobs"].size() == 55);
+  const std::string token = fixture.run({"--json", "list", "--limit", "55"}).json()["next_page_token"];
+  CHECK(fixture.run({"--json", "list", "--page-token", token}).json()["jobs"].size() == 5);
 }
 
 TEST_CASE("latentctl: --json is the API's messages with their field names", "[latentctl]") {
@@ -105,8 +107,9 @@ TEST_CASE("latentctl: get, topology, edges and version read well", "[latentctl]"
   CHECK(contains(topology.output, "denoise  fake.denoise  0     cpu     ready"));
   CHECK(contains(topology.output, "300.0 MiB"));
   CHECK(contains(fixture.run({"edges"}).output, "text.encode->denoise.denoise    shm        2"));
-  CHECK(contains(topology.output, "steps       -        at most -"));
-  CHECK(contains(topology.output, "frames      -        1 + k * 4, at most -"));
+  CHECK(contains(topology.output, "steps       -        any\n"));
+  CHECK(contains(topology.output, "frames      -        1 + k * 4\n"));
+  CHECK(contains(topology.output, "size        -        multiples of 16\n"));
   const CtlResult version = fixture.run({"version"});
   CHECK(contains(version.output, "latentctl "));
   CHECK(contains(version.output, "latentd "));
@@ -120,6 +123,12 @@ TEST_CASE("latentctl: watch ends with the job's outcome", "[latentctl]") {
   const CtlResult failed = fixture.run({"watch", fixture.leave("fail")});
   CHECK(failed.code == 1);
   CHECK(contains(failed.error, "killed by SIGKILL"));
+  const std::string dropped = fixture.leave("hold");
+  REQUIRE(fixture.becomes(dropped, "JOB_STATE_RUNNING"));
+  CHECK(fixture.run({"cancel", dropped}).code == 0);
+  // The words of submit.
+  CHECK(
+      contains(fixture.run({"watch", dropped}).error, "job " + dropped + " was cancelled: cancelled by the client\n"));
 
   const std::string held = fixture.leave("hold");
   RunningProgram program(fixture.command({"--json", "watch", held}), fixture.options());
@@ -157,7 +166,12 @@ TEST_CASE("latentctl: download writes a file whole or not at all", "[latentctl]"
   const std::string broken = fixture.leave("short");
   REQUIRE(fixture.becomes(broken, "JOB_STATE_SUCCEEDED"));
   CHECK(fixture.run({"download", broken, "-o", "none.mp4"}).code == 8);
-  CHECK(fixture.run({"download", id, "-o", "missing/none.mp4"}).code == 7);
+  const CtlResult missing = fixture.run({"download", id, "-o", "missing/none.mp4"});
+  CHECK(missing.code == 7);
+  CHECK(contains(missing.error, "there is no folder missing; make it"));
+  const CtlResult bogus = fixture.run({"download", id, "-o", "none.bogus"});
+  CHECK(bogus.code == 2);
+  CHECK(contains(bogus.error, "none.bogus: the name ends in none of mp4, gif"));
   CHECK(fixture.files() == std::vector<std::string>{id + ".mp4"});
 }
 
@@ -282,6 +296,43 @@ TEST_CASE("latentctl: --help names every command and the exit codes", "[latentct
   }
   CHECK(!contains(cancel.output, "ffplay"));
   CHECK(!contains(cancel.output, "Exit codes:"));
+}
+
+TEST_CASE("latentctl: what is not understood is named, with what may have been meant", "[latentctl]") {
+  CtlFixture fixture;
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"lst"}, "latentctl: unknown command 'lst'; did you mean 'list'? `latentctl --help`"},
+      {{"dump"}, "latentctl: unknown command 'dump'; `latentctl --help`"},
+      {{}, "latentctl: a command is missing; `latentctl --help`"},
+      {{"submit", "--promt", "x"}, "latentctl: unknown option '--promt'; did you mean '--prompt'? `latentctl submit"},
+      {{"list", "--endpont=x"}, "unknown option '--endpont'; did you mean '--endpoint'?"},
+      {{"get", "--jso"}, "unknown option '--jso'; did you mean '--json'?"},
+      {{"get"}, "latentctl: id is required; `latentctl get --help`"},
+      {{"topology", "extra"}, "unexpected argument 'extra'"},
+      {{"list", "--limit", "x"}, "latentctl: --limit: 'x' is not a whole number from 0;"},
+  };
+  for (const auto& [arguments, said] : cases) {
+    const CtlResult result = fixture.run(arguments);
+    CAPTURE(said, result.error);
+    CHECK(result.code == 2);
+    CHECK(contains(result.error, said));
+  }
+  const CtlResult json = fixture.run({"--json", "lst"});
+  CHECK(contains(nlohmann::json::parse(json.error)["error"]["message"], "did you mean 'list'"));
+}
+
+TEST_CASE("latentctl: an endpoint that is none is refused before anything is asked", "[latentctl]") {
+  for (const std::string endpoint : {"nonsense", "http://127.0.0.1:7411", "127.0.0.1:", ":7411", "127.0.0.1:0",
+                                     "127.0.0.1:70000", "::1:7411", "[::1:7411", "a b:1"}) {
+    RunningProgram program({builtBinary("tools/latentctl"), "--endpoint", endpoint, "list"});
+    REQUIRE(program.wait() == 2);
+    CAPTURE(program.error());
+    CHECK(contains(program.error(), "endpoint '" + endpoint + "' is not HOST:PORT; for example 127.0.0.1:7411"));
+  }
+  for (const std::string endpoint : {"localhost:1", "[::1]:1"}) {
+    RunningProgram program({builtBinary("tools/latentctl"), "--endpoint", endpoint, "list"});
+    CHECK(program.wait() == 3);
+  }
 }
 
 TEST_CASE("latentctl: --version needs no daemon", "[latentctl]") {

@@ -53,8 +53,14 @@ TEST_CASE("latentctl: bash completes commands, flags, values and jobs", "[latent
   CHECK(bashOffers(fixture, "latentctl submit --neg") == "--negative-prompt\n");
   CHECK(bashOffers(fixture, "latentctl --json submit --format y") == "y4m\n");
   CHECK(bashOffers(fixture, "latentctl list --state can") == "cancelling cancelled\n");
+  CHECK(bashOffers(fixture, "latentctl list --state running,f") == "running,failed\n");
+  CHECK(bashOffers(fixture, "latentctl submit --endp") == "--endpoint\n");
   CHECK(bashOffers(fixture, "latentctl submit -o completion.b") == "completion.bash\n");
+  const std::string done = fixture.leave("a finished job");
+  REQUIRE(fixture.becomes(done, "JOB_STATE_SUCCEEDED"));
   CHECK(bashOffers(fixture, "latentctl cancel j") == id + "\n");
+  CHECK(bashOffers(fixture, "latentctl download j") == done + "\n");
+  CHECK(bashOffers(fixture, "latentctl get j") == done + " " + id + "\n");
   CHECK(bashOffers(fixture, "latentctl completion f") == "fish\n");
   CHECK(bashOffers(fixture, "latentctl submit --prompt x") == "\n");
 }

@@ -25,7 +25,7 @@ void interruptUntilEnd(RunningProgram& program) {
 TEST_CASE("latentctl: submit shows the way and writes the video", "[latentctl]") {
   CtlFixture fixture;
   const CtlResult result = fixture.run({"submit", "--prompt", "a red circle", "--steps",      "8", "--seed",
-                                        "7",      "--size",   "64x48",        "--frames",     "5", "--guidance",
+                                        "7",      "--size",   "64X48",        "--frames",     "5", "--guidance",
                                         "1.5",    "--fps",    "12",           "--flow-shift", "3", "--priority",
                                         "2",      "-o",       "out.mp4"});
   CAPTURE(result.error);
@@ -48,10 +48,38 @@ TEST_CASE("latentctl: on a terminal each stage has one live line", "[latentctl]"
   CHECK(result.code == 0);
   CAPTURE(result.error);
   CHECK(contains(result.error, "\x1b["));
-  CHECK(contains(result.error, "denoise   [############............] 4/8"));
-  CHECK(contains(result.error, "/step"));
+  CHECK(contains(result.error, "denoise   [########........] 4/8"));
+  CHECK(contains(result.error, "in all    4.00 s left"));
+  CHECK(contains(result.error, ", step 5 for "));
   CHECK(contains(result.error, "decode    done in "));
   CHECK((fixture.read("out.gif") == ScriptedJobs::resultContent()));
+}
+
+TEST_CASE("latentctl: on a terminal time passes though the daemon says nothing", "[latentctl]") {
+  CtlFixture fixture;
+  RunningProgram::Options how = fixture.options();
+  how.terminal = true;
+  RunningProgram queued(fixture.command({"submit", "--prompt", "wait"}), how);
+  CHECK(queued.waitForText("queued    position 1, for 1."));
+  queued.signal(SIGINT);
+  CHECK(queued.wait() == 130);
+  // What stays on the screen ends with the outcome.
+  CHECK(queued.error().ends_with("job job1 is cancelled\r\n"));
+
+  RunningProgram stuck(fixture.command({"submit", "--prompt", "stuck"}), how);
+  REQUIRE(stuck.waitForText("denoise   ["));
+  stuck.signal(SIGINT);
+  CHECK(stuck.waitForText("cancelling: the stage stops at its next step; for 1."));
+  interruptUntilEnd(stuck);
+  CHECK(stuck.wait() == 130);
+}
+
+TEST_CASE("latentctl: --quiet tells the file and the seed", "[latentctl]") {
+  CtlFixture fixture;
+  const CtlResult result = fixture.run({"submit", "--prompt", "x", "--steps", "1", "-q", "--seed", "7"});
+  CHECK(result.code == 0);
+  CHECK(result.output.empty());
+  CHECK(result.error == "job1.mp4, seed 7\n");
 }
 
 TEST_CASE("latentctl: the output's name chooses the format, --format wins", "[latentctl]") {
@@ -125,8 +153,12 @@ TEST_CASE("latentctl: bad arguments end with 2 and name the flag, before or at t
       {{"--prompt", "x", "--frames", "-1"}, "--frames"},
       {{"--prompt", "x", "--frames", "4294967296"}, "4294967296"},
       {{"--prompt", "x", "--seed", "18446744073709551616"}, "--seed"},
-      {{"--prompt", "x", "--steps", "many"}, "--steps"},
-      {{"--prompt", "x", "--guidance", "much"}, "--guidance"},
+      {{"--prompt", "x", "--steps", "many"}, "--steps: 'many' is not a whole number from 1;"},
+      {{"--prompt", "x", "--steps", "0"}, "--steps: '0' is not a whole number from 1;"},
+      {{"--prompt", "x", "--guidance", "much"}, "--guidance: 'much' is not a number"},
+      {{"--prompt", "x", "--detach", "-o", "a.mp4"}, "-o a.mp4: --detach writes no file; "},
+      {{"--prompt", "x", "--detach", "-o", "a.mp4"}, "`latentctl download ID -o a.mp4`"},
+      {{"--prompt", "x", "--detach", "--format", "y4m", "-o", "-"}, "--detach writes no file"},
       {{"--prompt", "x", "--priority", "101"}, "--priority"},
       {{"--prompt", "x", "--deadline", "5 parsecs"}, "--deadline"},
       {{"--prompt", "x", "--deadline", "-5s"}, "deadline"},
@@ -142,8 +174,8 @@ TEST_CASE("latentctl: bad arguments end with 2 and name the flag, before or at t
       {{"--prompt", "x", "-o", "a.mp4", "--float"}, "--float"},
       {{"--prompt", "\xff\xfe"}, "UTF-8"},
       {{"--prompt", "x", "--negative-prompt", "\xc0\x80"}, "--negative-prompt"},
-      {{"--prompt", std::string(1001, 'p')}, "1001 bytes"},
-      {{"--prompt", "-"}, "prompt: is empty"},
+      {{"--prompt", std::string(1001, 'p')}, "--prompt: has 1001 bytes"},
+      {{"--prompt", "-"}, "--prompt: is empty"},
   };
   for (const auto& [arguments, named] : cases) {
     std::vector<std::string> all{"submit"};
@@ -162,7 +194,7 @@ TEST_CASE("latentctl: an output that cannot be written is found before the job i
   CtlFixture fixture;
   const CtlResult result = fixture.run({"submit", "--prompt", "x", "-o", "missing/out.mp4"});
   CHECK(result.code == 7);
-  CHECK(contains(result.error, "missing/out.mp4"));
+  CHECK(contains(result.error, "missing/out.mp4: there is no folder missing; make it"));
   CHECK(fixture.run({"submit", "--prompt-file", "nowhere.txt"}).code == 7);
   CHECK(fixture.run({"list", "--quiet"}).output.empty());
 }
@@ -178,7 +210,7 @@ TEST_CASE("latentctl: a failed job ends with 1, says why and leaves no file", "[
 
   const CtlResult json = fixture.run({"--json", "submit", "--prompt", "fail", "-o", "out.mp4"});
   CHECK(json.code == 1);
-  CHECK(json.json()["error"]["code"] == 14);
+  CHECK(json.json()["error"]["code"] == "UNAVAILABLE");
 }
 
 TEST_CASE("latentctl: a result that breaks off ends with 8 and leaves no file", "[latentctl]") {

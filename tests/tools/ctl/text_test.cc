@@ -14,7 +14,9 @@ TEST_CASE("latentctl: numbers in people's units", "[latentctl][text]") {
   CHECK(formatSeconds(-3) == "0.00 s");
   CHECK(formatSeconds(0.254) == "0.25 s");
   CHECK(formatSeconds(9.996) == "10.0 s");
-  CHECK(formatSeconds(99.96) == "1:40");
+  CHECK(formatSeconds(59.9) == "59.9 s");
+  CHECK(formatSeconds(59.96) == "1:00");
+  CHECK(formatSeconds(98.9) == "1:39");
   CHECK(formatSeconds(3599.4) == "59:59");
   CHECK(formatSeconds(3599.6) == "1:00:00");
   CHECK(formatNumber(8) == "8");
@@ -75,6 +77,25 @@ TEST_CASE("latentctl: a restart is told in one line", "[latentctl][text]") {
   v1::Job job;
   job.mutable_restart_cause()->set_message("denoise rank 0: died: signal SIGKILL; its last lines:\n  a\n  b");
   CHECK(restartText(job) == "denoise rank 0: died: signal SIGKILL; its last lines:");
+}
+
+TEST_CASE("latentctl: JSON names the codes of errors, and only of errors", "[latentctl][text]") {
+  v1::ListJobsResponse list;
+  v1::Job& job = *list.add_jobs();
+  job.set_id("job1");
+  job.set_priority(14);
+  job.mutable_error()->set_code(14);
+  job.mutable_error()->set_message("died");
+  job.mutable_restart_cause()->set_code(4);
+  for (const bool pretty : {false, true}) {
+    const std::string text = toJson(list, pretty);
+    CAPTURE(text);
+    CHECK(text.back() == '\n');
+    CHECK((text.find('\n') == text.size() - 1) == !pretty);
+    CHECK(text.find("UNAVAILABLE") != std::string::npos);
+    CHECK(text.find("DEADLINE_EXCEEDED") != std::string::npos);
+    CHECK(text.find(pretty ? "\"priority\": 14" : "\"priority\":14") != std::string::npos);
+  }
 }
 
 TEST_CASE("latentctl: states read as words", "[latentctl][text]") {

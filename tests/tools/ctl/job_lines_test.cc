@@ -1,0 +1,96 @@
+#include "tools/ctl/job_lines.h"
+
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+namespace latentd::ctl {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+// Ran from 100 on; text computed from 100 to 102, and denoise was dispatched with it.
+v1::Job afterText() {
+  v1::Job job;
+  job.set_state(v1::JOB_STATE_RUNNING);
+  job.mutable_create_time()->set_seconds(95);
+  job.mutable_start_time()->set_seconds(100);
+  for (const char* name : {"text", "denoise", "decode"})
+    job.add_stages()->set_stage(name);
+  v1::StageProgress& text = *job.mutable_stages(0);
+  text.mutable_start_time()->set_seconds(100);
+  text.mutable_compute_start_time()->set_seconds(100);
+  text.mutable_finish_time()->set_seconds(102);
+  job.mutable_stages(1)->mutable_start_time()->set_seconds(100);
+  return job;
+}
+
+v1::Job denoising(uint32_t step) {
+  v1::Job job = afterText();
+  job.mutable_stages(1)->mutable_compute_start_time()->set_seconds(110);
+  job.mutable_stages(1)->set_step(step);
+  job.mutable_stages(1)->set_steps(4);
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("job_lines: a queued job tells for how long", "[latentctl][progress]") {
+  JobLines lines;
+  v1::Job job;
+  job.set_state(v1::JOB_STATE_QUEUED);
+  job.set_queue_position(3);
+  job.mutable_create_time()->set_seconds(95);
+  lines.update(job, 97);
+  CHECK(lines.at(99) == Lines{"queued    position 3, for 4.00 s"});
+  job.set_queue_position(2);
+  lines.update(job, 100);
+  CHECK(lines.at(170) == Lines{"queued    position 2, for 1:15"});
+}
+
+TEST_CASE("job_lines: a stage that was dispatched and does not compute is waited for", "[latentctl][progress]") {
+  JobLines lines;
+  v1::Job job = afterText();
+  lines.update(job, 102);
+  CHECK(lines.at(113) == Lines{"text      done in 2.00 s", "waiting for denoise for 11.0 s"});
+  job.mutable_remaining()->set_seconds(9);
+  lines.update(job, 103);
+  CHECK(lines.at(113).back() == "in all    9.00 s left");
+  lines.update(denoising(0), 111);
+  CHECK(lines.at(113) ==
+        Lines{"text      done in 2.00 s", "denoise   [................] 0/4  3.00 s, step 1 for 2.00 s"});
+}
+
+TEST_CASE("job_lines: the running stage and its step have their time", "[latentctl][progress]") {
+  JobLines lines;
+  lines.update(denoising(1), 112);
+  lines.update(denoising(2), 114);
+  lines.update(denoising(2), 115);  // something else changed
+  CHECK(lines.at(116)[1] ==
+        "denoise   [########........] 2/4  6.00 s, 2.00 s left, step 3 for 2.00 s");  // two steps in 4 s
+  CHECK(lines.at(116).size() == 2);  // what decode will take is unknown
+  v1::Job known = denoising(2);
+  known.mutable_remaining()->set_seconds(9);
+  lines.update(known, 116);
+  CHECK(lines.at(116).back() == "in all    9.00 s left");
+  CHECK(lines.at(118).back() == "in all    7.00 s left");
+  lines.update(denoising(4), 118);
+  CHECK(lines.at(118) == Lines{"text      done in 2.00 s", "denoise   [################] 4/4  8.00 s"});
+}
+
+TEST_CASE("job_lines: a cancelled job tells for how long it has been stopping", "[latentctl][progress]") {
+  JobLines lines;
+  lines.update(denoising(1), 112);
+  v1::Job job = denoising(1);
+  job.set_state(v1::JOB_STATE_CANCELLING);
+  lines.update(job, 113);
+  CHECK(lines.at(118).back() == "cancelling: the stage stops at its next step; for 5.00 s");
+  job.set_state(v1::JOB_STATE_CANCELLED);
+  job.mutable_finish_time()->set_seconds(119);
+  job.mutable_stages(1)->mutable_finish_time()->set_seconds(119);
+  lines.update(job, 119);
+  CHECK(lines.at(130) == Lines{"text      done in 2.00 s", "denoise   stopped after 9.00 s"});
+}
+
+}  // namespace latentd::ctl

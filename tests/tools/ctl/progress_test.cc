@@ -1,0 +1,78 @@
+#include "tools/ctl/progress.h"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "tests/support/catch.h"
+
+namespace latentd::ctl {
+namespace {
+
+// Lines as a log has them: standard error is no terminal.
+struct Log {
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{std::tmpfile(), &std::fclose};
+  std::unique_ptr<Progress> progress = Progress::create(file.get(), false);
+
+  std::string text() {
+    std::rewind(file.get());
+    std::string all;
+    for (int c = std::fgetc(file.get()); c != EOF; c = std::fgetc(file.get()))
+      all += static_cast<char>(c);
+    return all;
+  }
+};
+
+v1::Job running() {
+  v1::Job job;
+  job.set_state(v1::JOB_STATE_RUNNING);
+  for (const char* name : {"text", "denoise"}) {
+    v1::StageProgress& stage = *job.add_stages();
+    stage.set_stage(name);
+    stage.mutable_start_time()->set_seconds(100);  // dispatched together
+  }
+  job.mutable_stages(0)->mutable_compute_start_time()->set_seconds(100);
+  return job;
+}
+
+void endText(v1::Job& job) { job.mutable_stages(0)->mutable_finish_time()->set_seconds(102); }
+
+}  // namespace
+
+TEST_CASE("progress: a stage is told to start when it computes, after the end of the one before",
+          "[latentctl][progress]") {
+  Log log;
+  v1::Job job = running();
+  log.progress->show(job);
+  job.mutable_stages(1)->mutable_compute_start_time()->set_seconds(102);
+  log.progress->show(job);  // the daemon has yet to hear of text's end
+  endText(job);
+  log.progress->show(job);
+  CHECK(log.text() == "text: started\ntext: done in 2.00 s\ndenoise: started\n");
+}
+
+TEST_CASE("progress: stages that compute beside each other are both told", "[latentctl][progress]") {
+  Log log;
+  v1::Job job = running();
+  job.mutable_stages(1)->mutable_compute_start_time()->set_seconds(100);
+  job.mutable_stages(1)->set_step(1);
+  log.progress->show(job);
+  CHECK(log.text() == "text: started\ndenoise: started\n");
+}
+
+TEST_CASE("progress: a log says once what a job waits for, if that lasts", "[latentctl][progress]") {
+  Log log;
+  v1::Job job = running();
+  log.progress->show(job);
+  log.progress->tick();
+  endText(job);
+  log.progress->show(job);
+  log.progress->tick();
+  log.progress->tick();
+  job.mutable_stages(1)->mutable_compute_start_time()->set_seconds(120);
+  log.progress->show(job);
+  log.progress->tick();
+  CHECK(log.text() == "text: started\ntext: done in 2.00 s\nwaiting for denoise\ndenoise: started\n");
+}
+
+}  // namespace latentd::ctl

@@ -1,0 +1,104 @@
+#include "tools/ctl/job_lines.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tools/ctl/text.h"
+
+namespace latentd::ctl {
+namespace {
+
+constexpr size_t kBarCells = 16;  // what follows it fits into 80 columns
+
+std::string bar(uint32_t step, uint32_t steps) {
+  const size_t filled = std::min<size_t>(kBarCells, kBarCells * step / std::max<uint32_t>(steps, 1));
+  return "[" + std::string(filled, '#') + std::string(kBarCells - filled, '.') + "]";
+}
+
+// Since when the awaited stage is awaited: the end of the last stage before it.
+double awaitedSince(const v1::Job& job) {
+  double since = toSeconds(job.start_time());
+  for (const v1::StageProgress& stage : job.stages())
+    since = std::max(since, toSeconds(stage.finish_time()));
+  return since;
+}
+
+}  // namespace
+
+const v1::StageProgress* awaitedStage(const v1::Job& job) {
+  if (job.state() != v1::JOB_STATE_RUNNING) return nullptr;
+  const v1::StageProgress* awaited = nullptr;
+  for (const v1::StageProgress& stage : job.stages()) {
+    if (stage.has_finish_time()) continue;
+    if (stage.has_compute_start_time()) return nullptr;
+    if (awaited == nullptr) awaited = &stage;
+  }
+  return awaited;
+}
+
+std::string timeLeft(const v1::Job& job, double since_update) {
+  const bool known = job.state() == v1::JOB_STATE_RUNNING && job.has_remaining();
+  return known ? formatSeconds(toSeconds(job.remaining()) - since_update) + " left" : "";
+}
+
+void JobLines::update(const v1::Job& job, double now) {
+  if (job.state() != job_.state()) {
+    const bool submitted = job_.state() == v1::JOB_STATE_UNSPECIFIED && job.restarts() == 0;
+    state_since_ = submitted && job.state() == v1::JOB_STATE_QUEUED ? toSeconds(job.create_time()) : now;
+  }
+  if (job.state() == v1::JOB_STATE_QUEUED) steps_.clear();  // it may have run before
+  for (const v1::StageProgress& stage : job.stages()) {
+    if (!stage.has_compute_start_time()) continue;
+    const auto [seen, added] = steps_.try_emplace(stage.stage(), Step{stage.step(), now});
+    if (!added && seen->second.step != stage.step()) seen->second = {stage.step(), now};
+  }
+  job_ = job;
+  updated_ = now;
+}
+
+std::string JobLines::runningLine(const v1::StageProgress& stage, double now) const {
+  const double elapsed = workSeconds(stage, now);
+  if (stage.steps() == 0) return "running for " + formatSeconds(elapsed);
+  std::string line = fmt::format("{} {}/{}  {}", bar(stage.step(), stage.steps()), stage.step(), stage.steps(),
+                                 formatSeconds(elapsed));
+  if (stage.step() >= stage.steps()) return line;
+  // From its finished steps, so that it does not grow between two.
+  const double step_since = steps_.at(stage.stage()).since;
+  if (stage.step() > 0) {
+    const double each = (elapsed - (now - step_since)) / stage.step();
+    line += ", " + formatSeconds(each * (stage.steps() - stage.step()) - (now - step_since)) + " left";
+  }
+  return line + fmt::format(", step {} for {}", stage.step() + 1, formatSeconds(now - step_since));
+}
+
+std::string JobLines::stageLine(const v1::StageProgress& stage, double now) const {
+  if (!stage.has_finish_time()) return fmt::format("{:<9} {}", stage.stage(), runningLine(stage, now));
+  const char* end = wasCutOff(job_, stage) ? "stopped after" : "done in";
+  return fmt::format("{:<9} {} {}", stage.stage(), end, formatSeconds(workSeconds(stage, now)));
+}
+
+std::vector<std::string> JobLines::at(double now) const {
+  std::vector<std::string> lines;
+  const std::string in_state = formatSeconds(now - state_since_);
+  if (job_.restarts() > 0) lines.push_back("restarted " + restartText(job_));
+  if (job_.state() == v1::JOB_STATE_QUEUED) {
+    lines.push_back(fmt::format("queued    position {}, for {}", job_.queue_position(), in_state));
+  }
+  for (const v1::StageProgress& stage : job_.stages()) {
+    if (stage.has_compute_start_time()) lines.push_back(stageLine(stage, now));
+  }
+  const v1::StageProgress* awaited = awaitedStage(job_);
+  if (awaited != nullptr) {
+    lines.push_back("waiting for " + awaited->stage() + " for " + formatSeconds(now - awaitedSince(job_)));
+  }
+  // A wait takes nothing off what is left.
+  const std::string left = timeLeft(job_, awaited == nullptr ? now - updated_ : 0);
+  if (!left.empty()) lines.push_back("in all    " + left);
+  if (job_.state() == v1::JOB_STATE_CANCELLING) {
+    lines.push_back("cancelling: the stage stops at its next step; for " + in_state);
+  }
+  return lines;
+}
+
+}  // namespace latentd::ctl

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "proto/api.pb.h"
+
+namespace latentd::ctl {
+
+// The live block of a job: its place in the queue, then a line a stage, then what it waits for and the time left. Times
+// are seconds since the epoch, as nowSeconds() tells; the lines of a job that has not changed differ as they pass.
+// Owner: Progress. Thread: one at a time.
+class JobLines {
+ public:
+  void update(const v1::Job& job, double now);
+  std::vector<std::string> at(double now) const;
+
+ private:
+  // The API does not tell when a step or a state began: when it was first seen.
+  struct Step {
+    uint32_t step = 0;
+    double since = 0;
+  };
+  std::string stageLine(const v1::StageProgress& stage, double now) const;
+  std::string runningLine(const v1::StageProgress& stage, double now) const;
+
+  v1::Job job_;
+  std::map<std::string, Step> steps_;  // by stage
+  double state_since_ = 0;
+  double updated_ = 0;
+};
+
+// The stage that a running job waits for: none of its stages computes, and this is its first that has not ended. Null:
+// none.
+const v1::StageProgress* awaitedStage(const v1::Job& job);
+
+// "12.3 s left" of the whole job, where the daemon knows it; else nothing. `since_update`: seconds of work since then.
+std::string timeLeft(const v1::Job& job, double since_update = 0);
+
+}  // namespace latentd::ctl
