@@ -11,11 +11,13 @@
 #include <iostream>
 #include <string>
 
+#include "runtime/base/version.h"
 #include "runtime/media/av_writer.h"
 #include "runtime/media/frame_ring.h"
 #include "runtime/media/frame_writer.h"
 
 extern "C" {
+#include <libavcodec/avcodec.h>
 #include <libavutil/log.h>
 }
 
@@ -71,6 +73,7 @@ Status encode(const Arguments& arguments) {
 int run(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Encodes the frames of a ring; started by latentd.", "latent-encoder");
+  app.set_version_flag("--version", "latent-encoder " + std::string(kVersion));
   app.add_flag("--check", arguments.check, "only say whether this libav can write mp4, gif and png");
   app.add_option("--ring-fd", arguments.ring_fd, "descriptor of the frame ring");
   app.add_option("--output-fd", arguments.output_fd, "descriptor of the empty output file, read and write");
@@ -90,6 +93,10 @@ int run(int argc, char** argv) {
   }
   av_log_set_level(AV_LOG_ERROR);
   const Status status = arguments.check ? checkAvFormats() : encode(arguments);
+  if (status.ok() && arguments.check) {
+    std::cout << "libavcodec " << AV_VERSION_MAJOR(avcodec_version()) << "." << AV_VERSION_MINOR(avcodec_version())
+              << " writes mp4, gif and png\n";
+  }
   if (status.ok()) return kExitOk;
   std::cerr << "latent-encoder: " << status.ToString() << "\n";
   return kExitFailed;
