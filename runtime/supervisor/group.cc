@@ -208,8 +208,11 @@ void Group::setLoadMetrics() {
   deps_.metrics.model_load.with(spec().name).Set(load_seconds);
   deps_.metrics.warm_up.with(spec().name).Set(warm_up_seconds);
   deps_.metrics.model_weights.with(spec().name).Set(static_cast<double>(weight_bytes));
-  log_->info("{}: ready, loaded in {:.3f} s, warmed up in {:.3f} s, weights {:.1f} MiB", spec().name, load_seconds,
-             warm_up_seconds, static_cast<double>(weight_bytes) / (1 << 20));
+  const std::string weights = weight_bytes == 0
+                                  ? "no weights"
+                                  : fmt::format("weights {:.1f} MiB", static_cast<double>(weight_bytes) / (1 << 20));
+  log_->info("{}: ready, loaded in {:.3f} s, warmed up in {:.3f} s, {}", spec().name, load_seconds, warm_up_seconds,
+             weights);
 }
 
 std::string Group::describeDeath(WorkerPhase phase, const ExitStatus& status,

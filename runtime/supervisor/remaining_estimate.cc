@@ -44,7 +44,6 @@ std::optional<double> RemainingEstimate::stageSeconds(size_t position, const v1:
 
 std::optional<Clock::Duration> RemainingEstimate::remaining(const v1::Job& job, Clock::WallTime now) const {
   double seconds = 0;
-  bool known = false;
   for (int position = 0; position < job.stages_size(); ++position) {
     const v1::StageProgress& stage = job.stages(position);
     if (stage.has_finish_time()) continue;
@@ -52,16 +51,14 @@ std::optional<Clock::Duration> RemainingEstimate::remaining(const v1::Job& job, 
     if (stage.has_compute_start_time() && stage.step() > 0) {
       const double each = secondsBetween(stage.compute_start_time(), now) / stage.step();
       seconds += each * (stage.steps() - std::min(stage.step(), stage.steps()));
-      known = true;
-    } else if (whole && stage.has_compute_start_time()) {
+    } else if (!whole) {
+      return std::nullopt;
+    } else if (stage.has_compute_start_time()) {
       seconds += std::max(0.0, *whole - secondsBetween(stage.compute_start_time(), now));
-      known = true;
-    } else if (whole) {
+    } else {
       seconds += *whole;
-      known = true;
     }
   }
-  if (!known) return std::nullopt;
   return std::chrono::duration_cast<Clock::Duration>(std::chrono::duration<double>(std::max(0.0, seconds)));
 }
 

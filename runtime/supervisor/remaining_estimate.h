@@ -19,7 +19,7 @@ class RemainingEstimate {
 
   // A stage ended well for a job of these parameters.
   void observe(GroupIndex group, const v1::JobParameters& parameters, uint32_t steps, double seconds);
-  // Nothing while neither the running stage's steps nor an earlier job tell.
+  // Nothing while there is a stage left of which neither its own steps nor an earlier job tell.
   std::optional<Clock::Duration> remaining(const v1::Job& job, Clock::WallTime now) const;
 
  private:

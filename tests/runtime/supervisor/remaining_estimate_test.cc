@@ -42,4 +42,16 @@ TEST_CASE("remaining_estimate: the wait for inputs does not count, neither befor
   CHECK(estimate.remaining(job, kStart + seconds(53)) == seconds(9));  // 3 s a step
 }
 
+TEST_CASE("remaining_estimate: nothing is said while a later stage is unknown", "[supervisor]") {
+  RemainingEstimate estimate({0, 1});
+  v1::Job job = twoStages();
+  v1::StageProgress& first = *job.mutable_stages(0);
+  setTime(*first.mutable_compute_start_time(), kStart);
+  first.set_step(4);
+  first.set_steps(4);
+  CHECK_FALSE(estimate.remaining(job, kStart + seconds(8)));
+  estimate.observe(GroupIndex(1), job.parameters(), 1, 3);  // an earlier job's last stage: 3 s
+  CHECK(estimate.remaining(job, kStart + seconds(8)) == seconds(3));
+}
+
 }  // namespace latentd::supervisor
