@@ -15,7 +15,8 @@ using ConnectionId = StrongId<struct ConnectionIdTag, uint64_t>;
 class ControlHandler {
  public:
   virtual ~ControlHandler() = default;
-  virtual void onEvent(ConnectionId connection, const internal::v1::WorkerEvent& event) = 0;
+  // What the worker sent together, at least one event.
+  virtual void onEvents(ConnectionId connection, const internal::v1::WorkerEvents& batch) = 0;
   // The last call for this connection.
   virtual void onClosed(ConnectionId connection) = 0;
 };

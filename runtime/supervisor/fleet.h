@@ -82,7 +82,8 @@ class Fleet final : public CommandSink,
   void send(WorkerId worker, internal::v1::WorkerCommand command) override;
   Status sendDescriptor(WorkerId worker, uint64_t id, int fd) override;
   // ---- ControlHandler
-  void onEvent(ConnectionId connection, const internal::v1::WorkerEvent& event) override;
+  void onEvents(ConnectionId connection, const internal::v1::WorkerEvents& batch) override;
+  void onEvent(ConnectionId connection, const internal::v1::WorkerEvent& event);
   void onClosed(ConnectionId connection) override;
   // ---- ExitObserver
   void onWorkerExit(WorkerId worker, const ExitStatus& status, const std::vector<std::string>& last_lines) override;

@@ -27,7 +27,7 @@ constexpr size_t kLogBytesPerTurn = 64 * 1024;
 // with at most one cancel and one discard an edge, plus its channels' Open and Retire: a worker this far behind hangs.
 constexpr size_t kCommandsQueuedMax = 1024;
 // Events of one worker that wait for the supervisor's loop before its stream is read on.
-constexpr size_t kEventsUnhandledMax = 64;
+constexpr int kEventsUnhandledMax = 64;
 
 // Hand-offs whose figures may come after the job has released the artifact: more than fit in any pool.
 constexpr size_t kTransfersRemembered = 64;

@@ -83,7 +83,7 @@ class Supervisor final : public JobService, private FleetHost, private ControlHa
   std::string workOf(GroupIndex group) const override { return jobs_.dispatcher().describeWork(group); }
   void onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& event) override;
   // ---- ControlHandler, ExitObserver: the fleet's, and what follows from them
-  void onEvent(ConnectionId connection, const internal::v1::WorkerEvent& event) override;
+  void onEvents(ConnectionId connection, const internal::v1::WorkerEvents& batch) override;
   void onClosed(ConnectionId connection) override;
   void onWorkerExit(WorkerId worker, const ExitStatus& status, const std::vector<std::string>& last_lines) override;
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/base/message_batch.h"
 #include "runtime/base/unix_socket.h"
 #include "runtime/supervisor/limits.h"
 
@@ -19,14 +20,14 @@ grpc::Status toGrpc(const Status& status) { return {static_cast<grpc::StatusCode
 // close() and handled(). All of gRPC's Start calls are made under the mutex, so that none follows Finish; gRPC never
 // runs a reaction inside of one.
 class WorkerService::Stream final
-    : public grpc::ServerBidiReactor<internal::v1::WorkerEvent, internal::v1::WorkerCommand> {
+    : public grpc::ServerBidiReactor<internal::v1::WorkerEvents, internal::v1::WorkerCommands> {
  public:
   Stream(WorkerService& service, ConnectionId id) : service_(service), id_(id) {}
 
   void begin(std::shared_ptr<Stream> self) {
     const MutexLock held(mutex_);
     self_ = std::move(self);
-    StartRead(&event_);
+    StartRead(&events_);
   }
 
   bool send(internal::v1::WorkerCommand command) {
@@ -34,7 +35,7 @@ class WorkerService::Stream final
     if (end_) return true;
     if (commands_.size() >= kCommandsQueuedMax) return false;
     commands_.push_back(std::move(command));
-    if (commands_.size() == 1) StartWrite(&commands_.front());
+    write();
     return true;
   }
 
@@ -43,11 +44,11 @@ class WorkerService::Stream final
     finish(status);
   }
 
-  // The loop is done with one event.
-  void handled() {
+  // The loop is done with so many events.
+  void handled(int events) {
     const MutexLock held(mutex_);
-    --unhandled_;
-    if (std::exchange(paused_, false) && !end_) StartRead(&event_);
+    unhandled_ -= events;
+    if (std::exchange(paused_, false) && !end_) StartRead(&events_);
   }
 
   void OnReadDone(bool ok) override {
@@ -55,29 +56,28 @@ class WorkerService::Stream final
       close(absl::OkStatus());
       return;
     }
-    auto event = std::make_shared<internal::v1::WorkerEvent>();
+    auto batch = std::make_shared<internal::v1::WorkerEvents>();
     {
       const MutexLock held(mutex_);
-      event->Swap(&event_);
-      ++unhandled_;
+      batch->Swap(&events_);
+      unhandled_ += batch->events_size();
     }
-    service_.loop_.post([service = &service_, id = id_, event, stream = self_] {
-      service->handler_.onEvent(id, *event);
-      stream->handled();
+    service_.loop_.post([service = &service_, id = id_, batch, stream = self_] {
+      service->handler_.onEvents(id, *batch);
+      stream->handled(batch->events_size());
     });
     const MutexLock held(mutex_);
     if (end_) return;
     paused_ = unhandled_ >= kEventsUnhandledMax;
-    if (!paused_) StartRead(&event_);
+    if (!paused_) StartRead(&events_);
   }
 
   void OnWriteDone(bool ok) override {
     const MutexLock held(mutex_);
-    commands_.pop_front();
+    writing_ = false;
     if (!ok) commands_.clear();
-    if (!commands_.empty()) {
-      StartWrite(&commands_.front());
-    } else if (end_ && !finished_) {
+    write();
+    if (!writing_ && end_ && !finished_) {
       finished_ = true;
       Finish(toGrpc(*end_));
     }
@@ -102,10 +102,19 @@ class WorkerService::Stream final
   }
 
  private:
+  // One command alone goes at once; what comes while it is being written goes together.
+  void write() REQUIRES(mutex_) {
+    if (writing_ || commands_.empty()) return;
+    writing_ = true;
+    written_.clear_commands();
+    moveBatch(commands_, *written_.mutable_commands());
+    StartWrite(&written_);
+  }
+
   void finish(const Status& status) REQUIRES(mutex_) {
     if (end_) return;
     end_ = status;
-    if (!commands_.empty()) return;  // OnWriteDone finishes
+    if (writing_) return;  // OnWriteDone finishes
     finished_ = true;
     Finish(toGrpc(status));
   }
@@ -113,9 +122,11 @@ class WorkerService::Stream final
   WorkerService& service_;
   const ConnectionId id_;
   Mutex mutex_;
-  internal::v1::WorkerEvent event_;                                      // gRPC's between StartRead and OnReadDone
-  std::deque<internal::v1::WorkerCommand> commands_ GUARDED_BY(mutex_);  // the first one is being written
-  size_t unhandled_ GUARDED_BY(mutex_) = 0;
+  internal::v1::WorkerEvents events_;     // gRPC's between StartRead and OnReadDone
+  internal::v1::WorkerCommands written_;  // gRPC's between StartWrite and OnWriteDone
+  std::deque<internal::v1::WorkerCommand> commands_ GUARDED_BY(mutex_);
+  int unhandled_ GUARDED_BY(mutex_) = 0;
+  bool writing_ GUARDED_BY(mutex_) = false;
   bool paused_ GUARDED_BY(mutex_) = false;
   bool finished_ GUARDED_BY(mutex_) = false;
   std::optional<Status> end_ GUARDED_BY(mutex_);
@@ -126,7 +137,7 @@ class WorkerService::Service final : public internal::v1::WorkerControl::Callbac
  public:
   explicit Service(WorkerService& owner) : owner_(owner) {}
 
-  grpc::ServerBidiReactor<internal::v1::WorkerEvent, internal::v1::WorkerCommand>* Connect(
+  grpc::ServerBidiReactor<internal::v1::WorkerEvents, internal::v1::WorkerCommands>* Connect(
       grpc::CallbackServerContext*) override {
     std::shared_ptr<Stream> stream;
     {

@@ -14,8 +14,8 @@
 
 namespace latentd::supervisor {
 
-// WorkerControl on the control socket: one stream a worker. gRPC's threads read and write; every event is handled on
-// the supervisor's loop, and a stream with too many unhandled events is not read on.
+// WorkerControl on the control socket: one stream a worker. gRPC's threads read and write; every batch of events is
+// handled on the supervisor's loop, and a stream with too many unhandled events is not read on.
 // Owner: Supervisor; the loop outlives it. Thread: the supervisor's loop, except what gRPC calls.
 // States: stopped -> serving -> stopped. Failure: a stream that breaks is closed and told.
 class WorkerService final : public ControlLink {

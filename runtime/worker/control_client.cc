@@ -39,9 +39,11 @@ ControlClient::~ControlClient() {
 
 void ControlClient::read() {
   ::pthread_setname_np(::pthread_self(), "control-read");
-  internal::v1::WorkerCommand command;
-  while (stream_->Read(&command))
-    handlers_.on_command(std::move(command));
+  internal::v1::WorkerCommands batch;
+  while (stream_->Read(&batch)) {
+    for (internal::v1::WorkerCommand& command : *batch.mutable_commands())
+      handlers_.on_command(std::move(command));
+  }
   const grpc::Status status = stream_->Finish();
   {
     MutexLock lock(mutex_);
@@ -54,13 +56,10 @@ void ControlClient::read() {
 void ControlClient::write() {
   ::pthread_setname_np(::pthread_self(), "control-write");
   while (!events_.ended()) {
-    const auto event = events_.pop(std::chrono::steady_clock::now() + kIdleWait);
-    if (!event) continue;
-    // What is queued already follows in the same packet: a short stage's events then wake the supervisor once.
-    grpc::WriteOptions options;
-    if (events_.size() > 0) options.set_buffer_hint();
+    const internal::v1::WorkerEvents batch = events_.pop(std::chrono::steady_clock::now() + kIdleWait);
+    if (batch.events().empty()) continue;
     // A broken stream ends the reader too, which tells.
-    if (!stream_->Write(*event, options)) return;
+    if (!stream_->Write(batch)) return;
   }
   stream_->WritesDone();
 }

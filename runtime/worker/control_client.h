@@ -43,7 +43,7 @@ class ControlClient {
   const Handlers handlers_;
   grpc::ClientContext context_;
   std::unique_ptr<internal::v1::WorkerControl::Stub> stub_;
-  std::unique_ptr<grpc::ClientReaderWriter<internal::v1::WorkerEvent, internal::v1::WorkerCommand>> stream_;
+  std::unique_ptr<grpc::ClientReaderWriter<internal::v1::WorkerEvents, internal::v1::WorkerCommands>> stream_;
   Mutex mutex_;
   CondVar changed_;
   bool reading_ended_ GUARDED_BY(mutex_) = false;

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/message_batch.h"
+
 namespace latentd::worker {
 
 using internal::v1::WorkerEvent;
+using internal::v1::WorkerEvents;
 
 EventQueue::EventQueue(Epoch epoch, std::function<void()> on_overflow)
     : epoch_(epoch), on_overflow_(std::move(on_overflow)) {}
@@ -39,15 +42,14 @@ void EventQueue::post(WorkerEvent event) {
   if (overflow) on_overflow_();
 }
 
-std::optional<WorkerEvent> EventQueue::pop(Clock::TimePoint deadline) {
+WorkerEvents EventQueue::pop(Clock::TimePoint deadline) {
   MutexLock lock(mutex_);
   while (events_.empty() && !closed_) {
     if (!changed_.waitUntil(mutex_, deadline)) break;
   }
-  if (events_.empty()) return std::nullopt;
-  WorkerEvent event = std::move(events_.front());
-  events_.pop_front();
-  return event;
+  WorkerEvents batch;
+  moveBatch(events_, *batch.mutable_events());
+  return batch;
 }
 
 void EventQueue::close() {

@@ -2,7 +2,6 @@
 
 #include <deque>
 #include <functional>
-#include <optional>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
@@ -26,8 +25,9 @@ class EventQueue final : public EventSink {
   EventQueue(Epoch epoch, std::function<void()> on_overflow);
 
   void post(internal::v1::WorkerEvent event) override;
-  // The next event; nothing at the deadline, or when the queue is closed and empty (see ended()).
-  std::optional<internal::v1::WorkerEvent> pop(Clock::TimePoint deadline);
+  // What is queued, one batch of it at most; waits while that is nothing. Empty at the deadline, or when the queue is
+  // closed and empty (see ended()).
+  internal::v1::WorkerEvents pop(Clock::TimePoint deadline);
   void close();
   bool ended() const;
   size_t size() const;

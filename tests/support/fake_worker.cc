@@ -64,9 +64,11 @@ class FakeWorker {
     event.mutable_register_()->set_pid(getpid());
     send(std::move(event));
     std::thread([this] { execute(); }).detach();
-    wire::WorkerCommand command;
-    while (stream_->Read(&command))
-      handle(command);
+    wire::WorkerCommands batch;
+    while (stream_->Read(&batch)) {
+      for (const wire::WorkerCommand& command : batch.commands())
+        handle(command);
+    }
     return 0;
   }
 
@@ -82,8 +84,10 @@ class FakeWorker {
 
   void send(wire::WorkerEvent event) {
     event.set_epoch(std::stoull(flags_["--epoch"]));
+    wire::WorkerEvents batch;
+    *batch.add_events() = std::move(event);
     const MutexLock held(send_mutex_);
-    if (!mute_) stream_->Write(event);
+    if (!mute_) stream_->Write(batch);
   }
 
   // True when the script says that the command at hand fails.
@@ -275,7 +279,7 @@ class FakeWorker {
   std::map<std::string, std::string> options_;
   grpc::ClientContext context_;
   std::unique_ptr<wire::WorkerControl::Stub> stub_;
-  std::unique_ptr<grpc::ClientReaderWriter<wire::WorkerEvent, wire::WorkerCommand>> stream_;
+  std::unique_ptr<grpc::ClientReaderWriter<wire::WorkerEvents, wire::WorkerCommands>> stream_;
   Mutex send_mutex_;
   bool mute_ GUARDED_BY(send_mutex_) = false;
   Mutex mutex_;

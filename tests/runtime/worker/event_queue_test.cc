@@ -3,12 +3,14 @@
 #include <string>
 #include <thread>
 
+#include "runtime/base/message_batch.h"
 #include "tests/support/catch.h"
 
 namespace latentd::worker {
 namespace {
 
 using internal::v1::WorkerEvent;
+using internal::v1::WorkerEvents;
 
 Clock::TimePoint now() { return std::chrono::steady_clock::now(); }
 
@@ -41,13 +43,15 @@ TEST_CASE("event queue: order stays, the epoch is set, what is superseded goes",
   queue.post(heartbeat(2));
   queue.post(progress("b", 2));
   REQUIRE(queue.size() == 4);
-  CHECK(queue.pop(now())->heartbeat().resident_bytes() == 2);
-  CHECK(queue.pop(now())->started().job_id() == "a");
-  const auto latest = queue.pop(now());
-  CHECK(latest->progress().step() == 2);
-  CHECK(latest->epoch() == 7);
-  CHECK(queue.pop(now())->progress().step() == 2);
-  CHECK_FALSE(queue.pop(now()).has_value());
+  const WorkerEvents batch = queue.pop(now());
+  REQUIRE(batch.events_size() == 4);
+  CHECK(batch.events(0).heartbeat().resident_bytes() == 2);
+  CHECK(batch.events(1).started().job_id() == "a");
+  CHECK(batch.events(2).progress().step() == 2);
+  CHECK(batch.events(2).epoch() == 7);
+  CHECK(batch.events(3).progress().job_id() == "b");
+  CHECK(batch.events(3).progress().step() == 2);
+  CHECK(queue.pop(now()).events().empty());
 }
 
 TEST_CASE("event queue: a stopped supervisor costs bounded memory and no wait", "[worker]") {
@@ -67,14 +71,35 @@ TEST_CASE("event queue: close lets out what it holds and takes no more", "[worke
   queue.close();
   queue.post(started("b"));
   CHECK_FALSE(queue.ended());
-  CHECK(queue.pop(now()).has_value());
+  CHECK(queue.pop(now()).events_size() == 1);
   CHECK(queue.ended());
+}
+
+TEST_CASE("event queue: a batch is bounded in number and in bytes, and nothing is lost between two", "[worker]") {
+  EventQueue queue(Epoch(1), [] { FAIL("overflow"); });
+  for (int n = 0; n < kBatchMessagesMax + 1; ++n)
+    queue.post(started(std::to_string(n)));
+  const WorkerEvents first = queue.pop(now());
+  REQUIRE(first.events_size() == kBatchMessagesMax);
+  CHECK(first.events(kBatchMessagesMax - 1).started().job_id() == std::to_string(kBatchMessagesMax - 1));
+  const WorkerEvents second = queue.pop(now());
+  REQUIRE(second.events_size() == 1);
+  CHECK(second.events(0).started().job_id() == std::to_string(kBatchMessagesMax));
+
+  // One of more than the bound goes alone; the one that reaches it is the last.
+  queue.post(started(std::string(kBatchBytesMax + 1, 'x')));
+  queue.post(started(std::string(kBatchBytesMax / 2, 'y')));
+  queue.post(started(std::string(kBatchBytesMax / 2, 'y')));
+  queue.post(started("z"));
+  CHECK(queue.pop(now()).events_size() == 1);
+  CHECK(queue.pop(now()).events_size() == 2);
+  CHECK(queue.pop(now()).events(0).started().job_id() == "z");
 }
 
 TEST_CASE("event queue: a waiting pop wakes for an event", "[worker]") {
   EventQueue queue(Epoch(1), [] {});
   std::thread posting([&] { queue.post(started("a")); });
-  CHECK(queue.pop(now() + std::chrono::seconds(20)).has_value());
+  CHECK(queue.pop(now() + std::chrono::seconds(20)).events_size() == 1);
   posting.join();
 }
 

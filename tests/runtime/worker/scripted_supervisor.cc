@@ -41,7 +41,9 @@ void ScriptedWorker::send(const Command& command) {
   MutexLock lock(mutex_);
   while (stream_ == nullptr)
     REQUIRE(changed_.waitUntil(mutex_, soon()));
-  REQUIRE(stream_->Write(command));
+  internal::v1::WorkerCommands batch;
+  *batch.add_commands() = command;
+  REQUIRE(stream_->Write(batch));
 }
 
 void ScriptedWorker::sendDescriptor(uint64_t id, int fd) {
@@ -150,9 +152,11 @@ ScriptedWorker* ScriptedSupervisor::find(const internal::v1::Register& registrat
 }
 
 grpc::Status ScriptedSupervisor::Service::Connect(grpc::ServerContext*, ScriptedWorker::Stream* stream) {
-  ScriptedWorker::Event event;
-  if (!stream->Read(&event) || !event.has_register_()) return grpc::Status(grpc::INVALID_ARGUMENT, "Register first");
-  ScriptedWorker* worker = owner_.find(event.register_(), event.epoch());
+  internal::v1::WorkerEvents batch;
+  if (!stream->Read(&batch) || batch.events().empty() || !batch.events(0).has_register_()) {
+    return grpc::Status(grpc::INVALID_ARGUMENT, "Register first");
+  }
+  ScriptedWorker* worker = owner_.find(batch.events(0).register_(), batch.events(0).epoch());
   if (worker == nullptr) return grpc::Status(grpc::NOT_FOUND, "no such worker in the script");
   const auto attach = [&](ScriptedWorker::Stream* attached) {
     MutexLock lock(worker->mutex_);
@@ -161,8 +165,9 @@ grpc::Status ScriptedSupervisor::Service::Connect(grpc::ServerContext*, Scripted
   };
   attach(stream);
   do {
-    worker->events.post(event);
-  } while (stream->Read(&event));
+    for (const ScriptedWorker::Event& event : batch.events())
+      worker->events.post(event);
+  } while (stream->Read(&batch));
   attach(nullptr);
   return grpc::Status::OK;
 }
@@ -240,6 +245,7 @@ internal::v1::RunStage noopCommand(const std::string& job, const std::string& me
   internal::v1::RunStage command;
   command.set_job_id(job);
   command.set_method(method);
+  command.set_stall_timeout_ms(60'000);
   command.mutable_parameters()->set_prompt(prompt);
   command.mutable_parameters()->set_seed(sequence);
   command.mutable_parameters()->set_frames(4);

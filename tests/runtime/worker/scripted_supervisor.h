@@ -36,7 +36,7 @@ class ScriptedWorker {
  public:
   using Command = internal::v1::WorkerCommand;
   using Event = internal::v1::WorkerEvent;
-  using Stream = grpc::ServerReaderWriter<Command, Event>;
+  using Stream = grpc::ServerReaderWriter<internal::v1::WorkerCommands, internal::v1::WorkerEvents>;
 
   void send(const Command& command);
   // As RecordingSink.
