@@ -103,6 +103,15 @@ class TidyTest(unittest.TestCase):
         findings = compile_checks.thread_safety(tree, self.root)
         self.assertTrue(any("requires holding mutex" in finding for finding in findings), findings)
 
+    def test_clang_tidy_knows_the_names(self):
+        rules = (ROOT / ".clang-tidy").read_text()
+        good = "namespace latentd {\nconstexpr int kLimit = 3;\nclass Cup {\n public:\n  int contents() const { return held_ + kLimit; }\n private:\n  int held_ = 0;\n};\n}\n"
+        for old, new in (("", ""), ("contents", "Get_Contents"), ("Cup", "cup"), ("held_", "held"), ("kLimit", "limit")):
+            files = {".clang-tidy": rules, "channel/a.cc": good.replace(old, new) if old else good}
+            findings = compile_checks.clang_tidy(self.tree(files), self.root, [pathlib.Path("channel/a.cc")])
+            self.assertEqual(bool(findings), bool(old), findings)
+            self.assertTrue(all(f"'{new}'" in finding for finding in findings), findings)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -68,22 +68,32 @@ class _Passes:
             pass  # a cache that cannot be written costs time only
 
 
-def _compile(tree, paths, generated, command, what):
+def _each(tree, paths, generated, command, judge):
+    """What judge() finds in each file that has not been judged by this command as it is."""
     passes = _Passes(tree, generated, command)
 
     def one(path):
         stamp = passes.stamp(path)
         if stamp.exists():
             return []
+        findings = judge(path)
+        if not findings:
+            passes.remember(stamp)
+        return findings
+
+    with ThreadPoolExecutor(_PROCESSES) as pool:
+        return [finding for findings in pool.map(one, paths) for finding in findings]
+
+
+def _compile(tree, paths, generated, command, what):
+    def judge(path):
         result = subprocess.run([*command, str(path)], cwd=tree.root, capture_output=True, text=True, timeout=300)
         if result.returncode == 0:
-            passes.remember(stamp)
             return []
         first = next((line for line in result.stderr.split("\n") if "error" in line), result.stderr.strip()[:200])
         return [f"{path}:1: {what}: {first}"]
 
-    with ThreadPoolExecutor(_PROCESSES) as pool:
-        return [finding for findings in pool.map(one, paths) for finding in findings]
+    return _each(tree, paths, generated, command, judge)
 
 
 def headers_compile_alone(tree, generated):
@@ -104,3 +114,37 @@ def thread_safety(tree, generated):
     command = [tool, "-std=c++20", "-fsyntax-only", "-Wno-everything", "-Wthread-safety", "-Werror=thread-safety", "-I.", f"-I{generated}",
                "-DSPDLOG_FMT_EXTERNAL", "-DSPDLOG_COMPILED_LIB"]
     return _compile(tree, guarded, generated, command, "thread safety")
+
+
+def _site_includes(tree):
+    site = tree.root / ".deps" / "site"
+    folders = [site / "torch" / "include", site / "torch" / "include" / "torch" / "csrc" / "api" / "include",
+               site / "nvidia" / "cu13" / "include"]
+    return [f"-isystem{folder}" for folder in folders if folder.is_dir()]
+
+
+def clang_tidy(tree, generated, paths):
+    """The checks of .clang-tidy. A file takes seconds, one that includes torch a minute: name the files."""
+    tool = _clang("clang-tidy", "clang-tidy-18", "clang-tidy-14")
+    if tool is None:
+        return ["clang-tidy is not installed: run tools/setup"]
+    # As text, so that a changed rule is a changed command.
+    command = [tool, "--quiet", "--config=" + (tree.root / ".clang-tidy").read_text()]
+    flags = ["-std=c++20", "-I.", f"-I{generated}", "-DSPDLOG_FMT_EXTERNAL", "-DSPDLOG_COMPILED_LIB", *_site_includes(tree)]
+
+    def judge(path):
+        result = subprocess.run([*command, str(path), "--", *flags], cwd=tree.root, capture_output=True, text=True, timeout=600)
+        if result.returncode == 0:
+            return []
+        errors = re.findall(r"^.*\berror: .*$", result.stdout + result.stderr, re.M)
+        return [error.removeprefix(f"{tree.root}/").removeprefix("./") for error in dict.fromkeys(errors)] or [f"{path}:1: clang-tidy failed: {result.stderr[-300:]}"]
+
+    return _each(tree, paths, generated, [*command, *flags], judge)
+
+
+# Files of a second or two that include what nearly all include; the whole tree would take an hour.
+_SAMPLE = ("runtime/base/status.cc", "channel/strided_copy.cc")
+
+
+def clang_tidy_sample(tree, generated):
+    return clang_tidy(tree, generated, [path for path in tree.cpp() if path.as_posix() in _SAMPLE])

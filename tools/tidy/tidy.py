@@ -29,6 +29,7 @@ def run(root, generated, compile_too):
         findings += compile_checks.formatting(tree)
         findings += compile_checks.headers_compile_alone(tree, generated)
         findings += compile_checks.thread_safety(tree, generated)
+        findings += compile_checks.clang_tidy_sample(tree, generated)
     return findings
 
 
@@ -37,9 +38,15 @@ def main():
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     parser.add_argument("--generated", type=pathlib.Path, help="folder with proto/*.pb.h; default: bazel-bin of the root")
     parser.add_argument("--text-only", action="store_true", help="leave out what starts a compiler")
+    parser.add_argument("--clang-tidy", type=pathlib.Path, nargs="+", metavar="FILE.cc", help="only the checks of .clang-tidy, of these files")
     arguments = parser.parse_args()
     root = arguments.root.resolve()
-    findings = run(root, arguments.generated or root / "bazel-bin", not arguments.text_only)
+    generated = arguments.generated or root / "bazel-bin"
+    if arguments.clang_tidy:
+        files = [path.resolve().relative_to(root) for path in arguments.clang_tidy]
+        findings = compile_checks.clang_tidy(text_checks.Tree(root, tracked_files(root)), generated, files)
+    else:
+        findings = run(root, generated, not arguments.text_only)
     for finding in findings:
         print(finding)
     print(f"tidy: {len(findings)} findings")
