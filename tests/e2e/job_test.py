@@ -1,5 +1,6 @@
 """The life of a job through API, command line and files."""
 import io
+import os
 import pathlib
 import subprocess
 import sys
@@ -144,6 +145,30 @@ class JobTest(unittest.TestCase):
         self.assertEqual({edge.transport for edge in edges}, {"shm"})
         for command in ("topology", "edges", "list", "version"):
             self.assertTrue(self.daemon.ctl(command).stdout)
+
+    def run_python(self, *arguments, path):
+        result = subprocess.run([sys.executable, "-B", *map(str, arguments)], cwd=self.daemon.folder, capture_output=True, text=True,
+                                timeout=180, env={**os.environ, "PYTHONPATH": str(path), "LATENTD_ENDPOINT": self.daemon.grpc})
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return result
+
+    def test_the_example_client_makes_a_video(self):
+        stubs = self.daemon.folder / "stubs"
+        stubs.mkdir()
+        self.run_python("-m", "grpc_tools.protoc", f"-I{ROOT}", f"--python_out={stubs}", f"--grpc_python_out={stubs}", "proto/common.proto",
+                        "proto/api.proto", path=stubs)
+        result = self.run_python(ROOT / "tools/python/client_example.py", "a red circle", "example.mp4", "--steps", 2, path=stubs)
+        self.assertEqual(result.stdout, "example.mp4\n")
+        self.assertIn("succeeded: decode", result.stderr)
+        self.assertIn(b"ftyp", (self.daemon.folder / "example.mp4").read_bytes()[:16])
+
+    def test_the_client_of_the_readme_makes_a_video(self):
+        text = (ROOT / "README.md").read_text()
+        client = text.split("```python\n", 1)[1].split("```", 1)[0]
+        self.assertIn("127.0.0.1:7411", client)
+        result = self.run_python("-c", client.replace("127.0.0.1:7411", self.daemon.grpc), path=ROOT)
+        self.assertIn("JOB_STATE_SUCCEEDED", result.stdout)
+        self.assertIn(b"ftyp", (self.daemon.folder / "ball.mp4").read_bytes()[:16])
 
     def test_no_process_is_left_after_a_job(self):
         self.make(format=api.OUTPUT_FORMAT_MP4)

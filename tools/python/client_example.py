@@ -1,10 +1,12 @@
 """A client of latentd in Python: submits a prompt, follows the job, downloads the video; Ctrl-C cancels.
 
+Any Python with grpcio and grpcio-tools runs it; .deps/venv/bin/python has both after tools/setup.
 Stubs, once, from the root of the repository:
     mkdir -p out/python
-    python -m grpc_tools.protoc -I. --python_out=out/python --grpc_python_out=out/python proto/common.proto proto/api.proto
+    .deps/venv/bin/python -m grpc_tools.protoc -I. --python_out=out/python --grpc_python_out=out/python \\
+        proto/common.proto proto/api.proto
 Then:
-    PYTHONPATH=out/python python tools/python/client_example.py "a red circle moving left" circle.mp4
+    PYTHONPATH=out/python .deps/venv/bin/python tools/python/client_example.py "a red circle moving left" circle.mp4
 """
 import argparse
 import os
