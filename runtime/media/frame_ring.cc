@@ -216,14 +216,16 @@ uint64_t frameBytes(const FrameGeometry& geometry) {
 
 // ---- creator ------------------------------------------------------------------------------------------------
 
+FrameRing::FrameRing(RingMapping mapping) : mapping_(std::make_shared<RingMapping>(std::move(mapping))) {}
+
 StatusOr<FrameRing> FrameRing::create(const FrameGeometry& geometry) {
   LATENTD_ASSIGN_OR_RETURN(RingMapping mapping, RingMapping::create(geometry));
   return FrameRing(std::move(mapping));
 }
 
-uint32_t FrameRing::framesCommitted() const { return mapping_.header().produced.load(std::memory_order_acquire); }
+uint32_t FrameRing::framesCommitted() const { return mapping_->header().produced.load(std::memory_order_acquire); }
 
-bool FrameRing::finished() const { return mapping_.header().finished.load(std::memory_order_acquire) != 0; }
+bool FrameRing::finished() const { return mapping_->header().finished.load(std::memory_order_acquire) != 0; }
 
 // ---- writer -------------------------------------------------------------------------------------------------
 
@@ -287,8 +289,8 @@ Status FrameRingWriter::finish() {
 
 // ---- reader -------------------------------------------------------------------------------------------------
 
-FrameRingReader::FrameRingReader(RingMapping mapping, SideLock lock)
-    : mapping_(std::make_unique<RingMapping>(std::move(mapping))), lock_(std::move(lock)) {
+FrameRingReader::FrameRingReader(std::shared_ptr<RingMapping> mapping, SideLock lock)
+    : mapping_(std::move(mapping)), lock_(std::move(lock)) {
   mapping_->header().attached[internal::kReaderSide].store(1, std::memory_order_release);
   consumed_ = mapping_->header().consumed.load(std::memory_order_acquire);
 }
@@ -301,7 +303,13 @@ FrameRingReader::~FrameRingReader() {
 
 StatusOr<FrameRingReader> FrameRingReader::attach(UniqueFd fd) {
   LATENTD_ASSIGN_OR_RETURN(RingMapping mapping, RingMapping::map(std::move(fd)));
-  LATENTD_ASSIGN_OR_RETURN(SideLock lock, SideLock::acquire(mapping.fd(), internal::kReaderSide));
+  return attach(std::make_shared<RingMapping>(std::move(mapping)));
+}
+
+StatusOr<FrameRingReader> FrameRingReader::attach(const FrameRing& ring) { return attach(ring.mapping_); }
+
+StatusOr<FrameRingReader> FrameRingReader::attach(std::shared_ptr<RingMapping> mapping) {
+  LATENTD_ASSIGN_OR_RETURN(SideLock lock, SideLock::acquire(mapping->fd(), internal::kReaderSide));
   return FrameRingReader(std::move(mapping), std::move(lock));
 }
 

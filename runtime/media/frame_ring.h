@@ -97,19 +97,20 @@ class FrameRing {
  public:
   static StatusOr<FrameRing> create(const FrameGeometry& geometry);
 
-  int fd() const { return mapping_.fd(); }
-  const FrameGeometry& geometry() const { return mapping_.geometry(); }
+  int fd() const { return mapping_->fd(); }
+  const FrameGeometry& geometry() const { return mapping_->geometry(); }
   // Both sides fail with `reason` from now on; the first abort wins.
-  void abort(const Status& reason) { mapping_.abort(reason).IgnoreError(); }
-  Status aborted() const { return mapping_.aborted(); }
+  void abort(const Status& reason) { mapping_->abort(reason).IgnoreError(); }
+  Status aborted() const { return mapping_->aborted(); }
   // So far; what the peers wrote, for display.
   uint32_t framesCommitted() const;
   // The writer said that no frame follows.
   bool finished() const;
 
  private:
-  explicit FrameRing(internal::RingMapping mapping) : mapping_(std::move(mapping)) {}
-  internal::RingMapping mapping_;
+  friend class FrameRingReader;
+  explicit FrameRing(internal::RingMapping mapping);
+  std::shared_ptr<internal::RingMapping> mapping_;  // with readers of this process
 };
 
 // The filling side. Owner: the worker, for one job. Thread: one; abort() from any.
@@ -150,6 +151,8 @@ class FrameRingWriter {
 class FrameRingReader {
  public:
   static StatusOr<FrameRingReader> attach(UniqueFd fd);
+  // In the process of the ring's creator: shares its mapping, since unmapping costs more than a small frame.
+  static StatusOr<FrameRingReader> attach(const FrameRing& ring);
   FrameRingReader(FrameRingReader&&) noexcept;
   FrameRingReader& operator=(FrameRingReader&&) = delete;
   ~FrameRingReader();
@@ -164,11 +167,12 @@ class FrameRingReader {
   uint32_t framesRead() const { return consumed_; }
 
  private:
-  FrameRingReader(internal::RingMapping mapping, internal::SideLock lock);
+  FrameRingReader(std::shared_ptr<internal::RingMapping> mapping, internal::SideLock lock);
+  static StatusOr<FrameRingReader> attach(std::shared_ptr<internal::RingMapping> mapping);
   enum class Content { kFrame, kNothingYet, kEnd };
   StatusOr<Content> content() const;
 
-  std::unique_ptr<internal::RingMapping> mapping_;
+  std::shared_ptr<internal::RingMapping> mapping_;  // shared with this process's FrameRing, if that made it
   internal::SideLock lock_;
   uint32_t consumed_ = 0;
   bool holding_ = false;

@@ -66,6 +66,15 @@ StatusOr<std::shared_ptr<FrameRing>> makeRing(const VideoSpec& spec) {
   return std::make_shared<FrameRing>(std::move(ring));
 }
 
+StatusOr<OutputTask::Backend> makeRawBackend(RawFormat format, const VideoSpec& spec, const FrameRing& ring,
+                                             const SpoolFile& file) {
+  LATENTD_ASSIGN_OR_RETURN(UniqueFd copy, duplicateFd(file.fd()));
+  LATENTD_ASSIGN_OR_RETURN(std::unique_ptr<FrameWriter> writer,
+                           makeRawWriter(format, spec, std::move(copy), file.path()));
+  LATENTD_ASSIGN_OR_RETURN(FrameRingReader reader, FrameRingReader::attach(ring));
+  return OutputTask::RawBackend{std::move(reader), std::move(writer)};
+}
+
 }  // namespace
 
 // What the supervisor holds. It finds its task by the ring's id: the task may be gone.
@@ -155,9 +164,8 @@ void SpoolOutputFactory::probeEncoder() {
   });
 }
 
-StatusOr<std::unique_ptr<EncoderProcess>> SpoolOutputFactory::startEncoder(const char* format, const VideoSpec& spec,
-                                                                           const FrameRing& ring,
-                                                                           const SpoolFile& file) {
+StatusOr<OutputTask::Backend> SpoolOutputFactory::startEncoder(const char* format, const VideoSpec& spec,
+                                                               const FrameRing& ring, const SpoolFile& file) {
   {
     const MutexLock lock(mutex_);
     LATENTD_RETURN_IF_ERROR(encoder_status_);
@@ -176,14 +184,8 @@ StatusOr<std::unique_ptr<Output>> SpoolOutputFactory::open(const JobId& job, con
   LATENTD_ASSIGN_OR_RETURN(std::shared_ptr<FrameRing> ring, makeRing(spec));
   const uint64_t bytes = traits.raw ? rawFileBytes(*traits.raw, spec) : 0;
   LATENTD_ASSIGN_OR_RETURN(SpoolFile file, spool_->create(job, traits.extension, bytes));
-  std::unique_ptr<FrameWriter> writer;
-  std::unique_ptr<EncoderProcess> encoder;
-  if (traits.raw) {
-    LATENTD_ASSIGN_OR_RETURN(UniqueFd copy, duplicateFd(file.fd()));
-    LATENTD_ASSIGN_OR_RETURN(writer, makeRawWriter(*traits.raw, spec, std::move(copy), file.path()));
-  } else {
-    LATENTD_ASSIGN_OR_RETURN(encoder, startEncoder(traits.extension, spec, *ring, file));
-  }
+  LATENTD_ASSIGN_OR_RETURN(OutputTask::Backend backend, traits.raw ? makeRawBackend(*traits.raw, spec, *ring, file)
+                                                                   : startEncoder(traits.extension, spec, *ring, file));
   const uint64_t id = next_ring_id_.fetch_add(1);
   OutputTask::Deps deps{loop_thread_.loop(), *spool_, options_.encode_deadline, [this] { armExpiry(); },
                         [this, id] { loop_thread_.loop().post([this, id] { running_.erase(id); }); }};
@@ -193,21 +195,25 @@ StatusOr<std::unique_ptr<Output>> SpoolOutputFactory::open(const JobId& job, con
     done(std::move(result));
   };
   auto task = std::make_unique<OutputTask>(std::move(deps), ring, std::move(file), std::move(told));
-  LATENTD_RETURN_IF_ERROR(start(id, std::move(task), std::move(writer), std::move(encoder)));
+  LATENTD_RETURN_IF_ERROR(start(id, std::move(task), std::move(backend)));
   return std::make_unique<Handle>(*this, std::move(ring), id, std::move(ended));
 }
 
-Status SpoolOutputFactory::start(uint64_t id, std::unique_ptr<OutputTask> task, std::unique_ptr<FrameWriter> writer,
-                                 std::unique_ptr<EncoderProcess> encoder) {
+// Not awaited: whoever opens an output is the supervisor's loop.
+Status SpoolOutputFactory::start(uint64_t id, std::unique_ptr<OutputTask> task, OutputTask::Backend backend) {
   std::optional<Gate::Pass> pass = gate_.enter();
   if (!pass) return absl::UnavailableError("the daemon ends");
-  Status started;
-  loop_thread_.loop().runAndWait([&] {
-    started = writer ? task->runRaw(std::move(writer)) : task->runEncoder(std::move(encoder));
-    if (started.ok()) running_.emplace(id, Running{std::move(task), *std::move(pass)});
-    task.reset();  // what did not start has watches of this loop
+  struct Start {
+    Running running;
+    OutputTask::Backend backend;
+  };
+  const auto start = std::make_shared<Start>(Start{{std::move(task), *std::move(pass)}, std::move(backend)});
+  const bool runs = loop_thread_.loop().post([this, id, start] {
+    const auto placed = running_.emplace(id, std::move(start->running)).first;
+    placed->second.task->run(std::move(start->backend));
   });
-  return started;
+  LATENTD_CHECK(runs, "the factory's loop ends with it");
+  return {};
 }
 
 void SpoolOutputFactory::remove(const JobId& job) { spool_->remove(job); }

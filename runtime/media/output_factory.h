@@ -52,10 +52,9 @@ class SpoolOutputFactory final : public OutputFactory {
 
   SpoolOutputFactory(Options options, std::unique_ptr<Spool> spool, ChildSpawner& spawner, const Clock& clock);
   void probeEncoder();
-  StatusOr<std::unique_ptr<EncoderProcess>> startEncoder(const char* format, const VideoSpec& spec,
-                                                         const FrameRing& ring, const SpoolFile& file);
-  Status start(uint64_t id, std::unique_ptr<OutputTask> task, std::unique_ptr<FrameWriter> writer,
-               std::unique_ptr<EncoderProcess> encoder);
+  StatusOr<OutputTask::Backend> startEncoder(const char* format, const VideoSpec& spec, const FrameRing& ring,
+                                             const SpoolFile& file);
+  Status start(uint64_t id, std::unique_ptr<OutputTask> task, OutputTask::Backend backend);
   void withTask(uint64_t id, const std::function<void(OutputTask&)>& action);
   void armExpiry();
 

@@ -5,15 +5,12 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "runtime/base/shm_region.h"
 
 namespace latentd::media {
 namespace {
 
-// By value: both are gone, and the file has no other writer, when the end is told.
-Status emptyRing(FrameRingReader reader, std::unique_ptr<FrameWriter> writer) {
-  return pumpFrames(reader, *writer).status();
-}
+// By value: all of it is gone, and the file has no other writer, when the end is told.
+Status emptyRing(OutputTask::RawBackend backend) { return pumpFrames(backend.reader, *backend.writer).status(); }
 
 }  // namespace
 
@@ -24,21 +21,24 @@ OutputTask::~OutputTask() {
   if (thread_.joinable()) thread_.join();
 }
 
-Status OutputTask::runRaw(std::unique_ptr<FrameWriter> writer) {
-  LATENTD_ASSIGN_OR_RETURN(UniqueFd ring_fd, duplicateFd(ring_->fd()));
-  LATENTD_ASSIGN_OR_RETURN(FrameRingReader reader, FrameRingReader::attach(std::move(ring_fd)));
-  thread_ = std::thread([this, reader = std::move(reader), writer = std::move(writer)]() mutable {
-    const Status status = emptyRing(std::move(reader), std::move(writer));
+void OutputTask::run(Backend backend) {
+  if (auto* encoder = std::get_if<std::unique_ptr<EncoderProcess>>(&backend)) return runEncoder(std::move(*encoder));
+  runRaw(std::get<RawBackend>(std::move(backend)));
+}
+
+void OutputTask::runRaw(RawBackend backend) {
+  thread_ = std::thread([this, backend = std::move(backend)]() mutable {
+    const Status status = emptyRing(std::move(backend));
     // The loop outlives the task, and the task this thread.
     LATENTD_CHECK(deps_.loop.post([this, status] { onBackendEnded(status); }), "the media loop runs");
   });
   pthread_setname_np(thread_.native_handle(), "raw-output");
-  return {};
 }
 
-Status OutputTask::runEncoder(std::unique_ptr<EncoderProcess> encoder) {
+void OutputTask::runEncoder(std::unique_ptr<EncoderProcess> encoder) {
   encoder_ = std::move(encoder);
-  return encoder_->watch(deps_.loop, [this](const Status& status) { onBackendEnded(status); });
+  const Status watched = encoder_->watch(deps_.loop, [this](const Status& status) { onBackendEnded(status); });
+  if (!watched.ok()) onBackendEnded(watched);
 }
 
 void OutputTask::finish() {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <variant>
 
 #include "runtime/base/event_loop.h"
 #include "runtime/base/gate.h"
@@ -48,19 +49,25 @@ class OutputTask {
     std::function<void()> on_released;   // nothing of it runs any more; destroy it, but not from inside
   };
 
+  struct RawBackend {
+    FrameRingReader reader;
+    std::unique_ptr<FrameWriter> writer;
+  };
+  using Backend = std::variant<RawBackend, std::unique_ptr<EncoderProcess>>;
+
   OutputTask(Deps deps, std::shared_ptr<FrameRing> ring, SpoolFile file, OutputFactory::Done done);
   OutputTask(const OutputTask&) = delete;
   OutputTask& operator=(const OutputTask&) = delete;
   ~OutputTask();
 
-  // One of the two, once.
-  Status runRaw(std::unique_ptr<FrameWriter> writer);
-  Status runEncoder(std::unique_ptr<EncoderProcess> encoder);
-
+  // Once.
+  void run(Backend backend);
   void finish();
   void fail(const Status& reason);
 
  private:
+  void runRaw(RawBackend backend);
+  void runEncoder(std::unique_ptr<EncoderProcess> encoder);
   void onBackendEnded(const Status& status);
   void onDeadline();
   void settle(StatusOr<OutputResult> result);

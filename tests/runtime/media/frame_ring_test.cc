@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -158,6 +160,27 @@ TEST_CASE("frame ring: one writer and one reader", "[media]") {
   REQUIRE(reader.ok());
   CHECK(FrameRingWriter::attach(fdOf(ring)).status().code() == absl::StatusCode::kAlreadyExists);
   CHECK(FrameRingReader::attach(fdOf(ring)).status().code() == absl::StatusCode::kAlreadyExists);
+}
+
+TEST_CASE("frame ring: a reader of the creator's process is one like any other, and outlives the ring", "[media]") {
+  std::optional<FrameRing> ring(makeRing());
+  auto reader = FrameRingReader::attach(*ring);
+  REQUIRE(reader.ok());
+  CHECK(FrameRingReader::attach(*ring).status().code() == absl::StatusCode::kAlreadyExists);
+  CHECK(FrameRingReader::attach(fdOf(*ring)).status().code() == absl::StatusCode::kAlreadyExists);
+  auto writer = FrameRingWriter::attach(fdOf(*ring));
+  REQUIRE(writer.ok());
+  ring.reset();
+  std::span<std::byte> filled = writer->reserve(soon()).value();
+  std::fill(filled.begin(), filled.end(), std::byte{7});
+  writer->commit();
+  REQUIRE(writer->finish().ok());
+  const auto frame = reader->next(soon()).value();
+  REQUIRE(frame.has_value());
+  CHECK(frame->front() == std::byte{7});
+  CHECK(frame->back() == std::byte{7});
+  reader->release();
+  CHECK_FALSE(reader->next(soon()).value().has_value());
 }
 
 TEST_CASE("frame ring: bad geometry and foreign memory are refused", "[media]") {
