@@ -63,13 +63,12 @@ std::string JobLines::runningLine(const v1::StageProgress& stage, double now) co
   std::string line = fmt::format("{} {}/{}  {}", bar(stage.step(), stage.steps()), stage.step(), stage.steps(),
                                  formatSeconds(elapsed));
   if (stage.step() >= stage.steps()) return line;
+  const double in_step = now - steps_.at(stage.stage()).since;
   // From its finished steps, so that it does not grow between two.
-  const double step_since = steps_.at(stage.stage()).since;
-  if (stage.step() > 0) {
-    const double each = (elapsed - (now - step_since)) / stage.step();
-    line += ", " + formatSeconds(each * (stage.steps() - stage.step()) - (now - step_since)) + " left";
-  }
-  return line + fmt::format(", step {} for {}", stage.step() + 1, formatSeconds(now - step_since));
+  const double each = stage.step() == 0 ? 0 : (elapsed - in_step) / stage.step();
+  const double left = each * (stage.steps() - stage.step()) - in_step;
+  if (job_.state() == v1::JOB_STATE_RUNNING && left > 0) line += ", " + formatSeconds(left) + " left";
+  return line + fmt::format(", step {} for {}", stage.step() + 1, formatSeconds(in_step));
 }
 
 std::string JobLines::stageLine(const v1::StageProgress& stage, double now) const {

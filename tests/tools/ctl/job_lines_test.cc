@@ -75,6 +75,8 @@ TEST_CASE("job_lines: the running stage and its step have their time", "[latentc
   lines.update(known, 116);
   CHECK(lines.at(116).back() == "in all    9.00 s left");
   CHECK(lines.at(118).back() == "in all    7.00 s left");
+  // A step that takes longer than the others would have left it less than nothing.
+  CHECK(lines.at(119)[1] == "denoise   [########........] 2/4  9.00 s, step 3 for 5.00 s");
   lines.update(denoising(4), 118);
   CHECK(lines.at(118) == Lines{"text      done in 2.00 s", "denoise   [################] 4/4  8.00 s"});
 }
@@ -85,7 +87,9 @@ TEST_CASE("job_lines: a cancelled job tells for how long it has been stopping", 
   v1::Job job = denoising(1);
   job.set_state(v1::JOB_STATE_CANCELLING);
   lines.update(job, 113);
-  CHECK(lines.at(118).back() == "cancelling: the stage stops at its next step; for 5.00 s");
+  CHECK(lines.at(114) == Lines{"text      done in 2.00 s",
+                               "denoise   [####............] 1/4  4.00 s, step 2 for 2.00 s",
+                               "cancelling: the stage stops at its next step; for 1.00 s"});
   job.set_state(v1::JOB_STATE_CANCELLED);
   job.mutable_finish_time()->set_seconds(119);
   job.mutable_stages(1)->mutable_finish_time()->set_seconds(119);
