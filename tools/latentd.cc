@@ -53,8 +53,8 @@ namespace fs = std::filesystem;
 enum class Exit : int { kOrderly = 0, kFailed = 1, kUsage = 2, kKilled = 3 };
 
 constexpr const char* kFooter =
-    R"(Ctrl-C or SIGTERM once: no new jobs; what runs may finish, then is cancelled; ends within deadlines.shutdown_grace.
-A second time: kills the workers.
+    R"(Ctrl-C or SIGTERM once: no new jobs; what runs may finish within half of deadlines.shutdown_grace, then is
+cancelled; ends within deadlines.shutdown_grace. A second time: kills the workers.
 
 Exit codes: 0 ended in order; 1 could not start or go on (the cause is printed); 2 bad command line or topology;
 3 killed by a second signal.
@@ -239,7 +239,9 @@ StatusOr<std::unique_ptr<media::SpoolOutputFactory>> makeOutputs(const config::T
   options.spool.retention = topology.spool.retention;
   options.encoder = encoder;
   options.encode_deadline = topology.deadlines.encode;
-  return media::SpoolOutputFactory::create(std::move(options), spawner, clock);
+  auto outputs = media::SpoolOutputFactory::create(std::move(options), spawner, clock);
+  if (outputs.ok() || topology.spool.dir.empty()) return outputs;
+  return topology.locations.refuse("spool.dir", messageOf(outputs.status()));
 }
 
 // Everything that serves, from the private folder to the ports; returns when it has ended.
@@ -347,9 +349,15 @@ int run(int argc, char** argv) {
   ChildSpawner spawner(environmentOf());
   const StatusOr<config::Findings> findings = supervisor::preflight(*topology, spawner, *worker);
   if (!findings.ok()) return failLogged(exitOf(findings.status()), findings.status(), topology->log);
+  if (const Status present = supervisor::checkDevices(*topology, *findings); !present.ok()) {
+    return failLogged(Exit::kUsage, present, topology->log);
+  }
   config::settleTransports(findings->devices, *topology);
   const Status outcome = serve(*topology, *findings, arguments, {*worker, *encoder}, spawner);
-  if (outcome.ok()) return static_cast<int>(Exit::kOrderly);
+  if (outcome.ok()) {
+    getLogger("latentd")->info("ended");
+    return static_cast<int>(Exit::kOrderly);
+  }
   return failLogged(outcome.code() == absl::StatusCode::kAborted ? Exit::kKilled : Exit::kFailed, outcome,
                     topology->log);
 }

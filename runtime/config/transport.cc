@@ -1,7 +1,6 @@
 #include "runtime/config/transport.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace latentd::config {
 namespace {
@@ -61,17 +60,13 @@ void settleTransports(const DeviceSurvey& survey, Topology& topology) {
   }
 }
 
-std::vector<std::string> missingDevices(const DeviceSurvey& survey, const Topology& topology) {
-  std::vector<std::string> missing;
-  for (const GroupSpec& group : topology.groups) {
-    const auto absent = std::find_if(group.devices.begin(), group.devices.end(), [&](const Device& device) {
-      return device.kind == Device::Kind::kCuda && device.index >= survey.count;
-    });
-    if (absent == group.devices.end()) continue;
-    missing.push_back("group " + group.name + " is on " + toString(*absent) + ", and this machine has " +
-                      (survey.count == 0 ? "no GPU" : std::to_string(survey.count) + " GPU(s), counted from 0"));
-  }
-  return missing;
+std::optional<std::string> missingDevice(const DeviceSurvey& survey, const GroupSpec& group) {
+  const auto absent = std::find_if(group.devices.begin(), group.devices.end(), [&](const Device& device) {
+    return device.kind == Device::Kind::kCuda && device.index >= survey.count;
+  });
+  if (absent == group.devices.end()) return std::nullopt;
+  return "group " + group.name + " is on " + toString(*absent) + ", and this machine has " +
+         (survey.count == 0 ? "no GPU" : std::to_string(survey.count) + " GPU(s), counted from 0");
 }
 
 }  // namespace latentd::config

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "runtime/config/topology.h"
 
@@ -27,7 +27,7 @@ TransportChoice selectTransport(const GroupSpec& from, const GroupSpec& to, cons
 
 // Selects every edge's transport anew, now that it is known which GPUs are peers.
 void settleTransports(const DeviceSurvey& survey, Topology& topology);
-// "group denoise is on cuda:1, and this machine has 1 GPU": one for each group whose GPUs are not all here.
-std::vector<std::string> missingDevices(const DeviceSurvey& survey, const Topology& topology);
+// "group denoise is on cuda:1, and this machine has no GPU"; nothing where the group's GPUs are all here.
+std::optional<std::string> missingDevice(const DeviceSurvey& survey, const GroupSpec& group);
 
 }  // namespace latentd::config

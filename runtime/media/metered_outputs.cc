@@ -9,7 +9,11 @@
 namespace latentd::media {
 namespace {
 
-using FinishTime = std::atomic<Clock::Duration::rep>;
+// Of one output; whoever tells its end may outlive its handle, or the other way round.
+struct Course {
+  std::atomic<Clock::Duration::rep> finish_time{0};
+  std::atomic<bool> aborted{false};  // from outside: its end is somebody else's failure
+};
 
 // "OUTPUT_FORMAT_MP4" -> "mp4".
 std::string formatLabel(v1::OutputFormat format) {
@@ -22,24 +26,27 @@ std::string formatLabel(v1::OutputFormat format) {
   return name;
 }
 
-// The inner output, which also remembers when its last frame was there.
+// The inner output, which also remembers when its last frame was there, and whether it was aborted.
 class MeteredOutput final : public Output {
  public:
-  // finish_time: owned by this and by the inner factory's `done`, either of which may go first.
-  MeteredOutput(std::unique_ptr<Output> inner, std::shared_ptr<FinishTime> finish_time, const Clock& clock)
-      : inner_(std::move(inner)), finish_time_(std::move(finish_time)), clock_(clock) {}
+  // course: owned by this and by the inner factory's `done`, either of which may go first.
+  MeteredOutput(std::unique_ptr<Output> inner, std::shared_ptr<Course> course, const Clock& clock)
+      : inner_(std::move(inner)), course_(std::move(course)), clock_(clock) {}
 
   int ringFd() const override { return inner_->ringFd(); }
   uint64_t ringId() const override { return inner_->ringId(); }
   void finish() override {
-    finish_time_->store(clock_.now().time_since_epoch().count());
+    course_->finish_time.store(clock_.now().time_since_epoch().count());
     inner_->finish();
   }
-  void abort(const Status& reason) override { inner_->abort(reason); }
+  void abort(const Status& reason) override {
+    course_->aborted.store(true);
+    inner_->abort(reason);
+  }
 
  private:
   const std::unique_ptr<Output> inner_;
-  const std::shared_ptr<FinishTime> finish_time_;
+  const std::shared_ptr<Course> course_;
   const Clock& clock_;
 };
 
@@ -47,15 +54,15 @@ class MeteredOutput final : public Output {
 
 StatusOr<std::unique_ptr<Output>> MeteredOutputFactory::open(const JobId& job, const v1::JobParameters& parameters,
                                                              Done done) {
-  const auto finish_time = std::make_shared<FinishTime>(0);
-  const auto counted = [&metrics = metrics_, &clock = clock_, finish_time, format = formatLabel(parameters.format()),
+  const auto course = std::make_shared<Course>();
+  const auto counted = [&metrics = metrics_, &clock = clock_, course, format = formatLabel(parameters.format()),
                         done = std::move(done)](StatusOr<OutputResult> result) {
     if (result.ok()) {
-      const Clock::Duration finished(finish_time->load());
+      const Clock::Duration finished(course->finish_time.load());
       const std::chrono::duration<double> elapsed = clock.now().time_since_epoch() - finished;
       metrics.encode.with(format).Observe(elapsed.count());
       metrics.frames.Increment(result->frames);
-    } else if (result.status().code() != absl::StatusCode::kCancelled) {
+    } else if (!course->aborted.load()) {
       metrics.failures.with(absl::StatusCodeToString(result.status().code())).Increment();
     }
     done(std::move(result));
@@ -65,7 +72,7 @@ StatusOr<std::unique_ptr<Output>> MeteredOutputFactory::open(const JobId& job, c
     metrics_.failures.with(absl::StatusCodeToString(output.status().code())).Increment();
     return output.status();
   }
-  return std::unique_ptr<Output>(std::make_unique<MeteredOutput>(*std::move(output), finish_time, clock_));
+  return std::unique_ptr<Output>(std::make_unique<MeteredOutput>(*std::move(output), course, clock_));
 }
 
 }  // namespace latentd::media

@@ -53,9 +53,8 @@ void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
   Lane& lane = lanes_[group.value];
   lane.ready = false;
   lane.stalled = false;
-  // What killed it at once may not have been told to have begun.
-  const bool died = !std::exchange(lane.unusable, false) && !lane.in_flight.empty();
-  const JobRun* const suspect = died ? lane.in_flight.front() : nullptr;
+  const bool died = !std::exchange(lane.unusable, false);
+  const JobRun* const first = lane.in_flight.empty() ? nullptr : lane.in_flight.front();
   std::vector<EdgeIndex> edges = lane.inputs;
   edges.insert(edges.end(), lane.outputs.begin(), lane.outputs.end());
 
@@ -81,8 +80,9 @@ void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
       // On the first line: what follows it is what the worker printed.
       message.insert(std::min(message.find('\n'), message.size()), fmt::format(" ({})", describeStage(*run, group)));
       stage.state = StageRun::State::kEnded;
+      // What killed it at once may not have been told to have begun; behind the first one a rank may have run ahead.
+      stage.started = run == first && (stage.started || died);
     }
-    stage.started = stage.started || run == suspect;
     loseRun(*run, group, makeStatus(cause.code(), message));
   }
   // What failed a moment ago failed because of this.

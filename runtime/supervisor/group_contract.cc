@@ -78,9 +78,10 @@ std::optional<MissingInput> findMissingInput(const config::Topology& topology,
     }
     for (const std::string& input : find(*methods[group], topology.groups[group].method)->inputs()) {
       if (std::find(brought.begin(), brought.end(), input) != brought.end()) continue;
+      const std::string why = brought.empty() ? "no edge leads to it; add an edge from a group that returns that"
+                                              : fmt::format("its edges bring only: {}", fmt::join(brought, ", "));
       return MissingInput{GroupIndex(group), absl::InvalidArgumentError(fmt::format(
-                                                 "{} needs \"{}\", which no edge brings (they bring: {})",
-                                                 topology.groups[group].name, input, fmt::join(brought, ", ")))};
+                                                 "{} needs \"{}\": {}", topology.groups[group].name, input, why))};
     }
   }
   return std::nullopt;

@@ -78,7 +78,7 @@ void JobManager::onStageProgress(const JobId& job, GroupIndex group, uint32_t st
 }
 
 void JobManager::onStageFailed(const JobId&, GroupIndex group, const Status& status) {
-  const std::string_view reason = fromAbsl(absl::StatusCodeToString(status.code()));
+  const std::string reason(fromAbsl(absl::StatusCodeToString(status.code())));
   deps_.metrics.stage_failures.with(deps_.topology.groups[group.value].name, reason).Increment();
 }
 

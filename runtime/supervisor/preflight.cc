@@ -126,7 +126,9 @@ StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpaw
   findings.devices.count = result.devices().count();
   for (const wire::DevicePair& pair : result.devices().not_peers())
     findings.devices.not_peers.emplace(pair.lower(), pair.higher());
-  findings.notes = config::missingDevices(findings.devices, topology);
+  for (const config::GroupSpec& group : topology.groups) {
+    if (auto missing = config::missingDevice(findings.devices, group)) findings.notes.push_back(*std::move(missing));
+  }
   for (const wire::GroupFindings& group : result.groups())
     findings.weight_bytes.push_back(group.ready().weight_bytes());
   std::vector<v1::ModelLimits> stages;
@@ -136,6 +138,18 @@ StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpaw
   fillLimits(topology, limits, findings);
   LATENTD_RETURN_IF_ERROR(checkDefaults(topology, limits, findings));
   return findings;
+}
+
+Status checkDevices(const config::Topology& topology, const config::Findings& findings) {
+  Problems problems(topology);
+  for (size_t group = 0; group < topology.groups.size(); ++group) {
+    const auto missing = config::missingDevice(findings.devices, topology.groups[group]);
+    if (!missing) continue;
+    problems.addAt(pathOf(topology, group, "devices"),
+                   fmt::format("{}; use {}, or run it where there is one", *missing,
+                               findings.devices.count == 0 ? "cpu" : "cpu or one that is here"));
+  }
+  return problems.status();
 }
 
 }  // namespace latentd::supervisor

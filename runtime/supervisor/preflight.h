@@ -16,4 +16,8 @@ namespace latentd::supervisor {
 StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpawner& spawner,
                                      const std::string& worker_binary);
 
+// Whether this machine has the devices that the groups name: a topology for another one may be checked, not started.
+// INVALID_ARGUMENT "FILE:LINE: groups[1].devices: ...", a line for each group that lacks one.
+Status checkDevices(const config::Topology& topology, const config::Findings& findings);
+
 }  // namespace latentd::supervisor

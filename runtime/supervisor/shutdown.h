@@ -25,8 +25,9 @@ class Shutdown {
   Phase phase() const { return phase_; }
   // Jobs may go on for so long.
   void drain(std::chrono::milliseconds allowed);
-  // The daemon must be gone within its grace.
-  void interrupt() { drain(grace_ * kDrainPercent / 100); }
+  // The daemon must be gone within its grace; what runs may finish for a part of it.
+  void interrupt() { drain(jobGrace()); }
+  std::chrono::milliseconds jobGrace() const { return grace_ * kDrainPercent / 100; }
   // Whether the next phase begins now; `idle`: no job is left anywhere.
   bool advance(bool idle);
   // What the workers may take to end.

@@ -215,8 +215,11 @@ void Supervisor::interrupt() {
     end(absl::AbortedError("killed by a second signal"));
     return;
   }
-  log_->info("shutting down: running jobs have {:g} s in all; a second signal kills",
-             std::chrono::duration<double>(deps_.topology.deadlines.shutdown_grace).count());
+  const auto seconds = [](std::chrono::duration<double> duration) { return duration.count(); };
+  log_->info(
+      "shutting down: running jobs may finish for {:g} s, then are cancelled; ended within {:g} s; a second "
+      "signal kills",
+      seconds(shutdown_.jobGrace()), seconds(deps_.topology.deadlines.shutdown_grace));
   jobs_.close("the daemon shuts down");
   jobs_.cancelQueued("cancelled because the daemon shuts down");
   shutdown_.interrupt();

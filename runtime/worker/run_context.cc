@@ -26,9 +26,7 @@ StatusOr<StepGate::Decision> StepContext::decide(uint32_t step) {
     if (command_.cancel.stop_requested() || frames_failed) gate_.stop(command_.run, step);
     return gate_.grant(command_.run, step);
   }
-  const bool limited = command_.stall_timeout > Clock::Duration::zero();
-  const Clock::Duration wait = limited ? command_.stall_timeout : Clock::Duration(kPeerWaitMax);
-  return gate_.waitDecision(command_.run, step, std::chrono::steady_clock::now() + wait);
+  return gate_.waitDecision(command_.run, step, std::chrono::steady_clock::now() + command_.stall_timeout);
 }
 
 Status StepContext::beginStep(uint32_t step, uint32_t steps) {

@@ -24,7 +24,7 @@ class StepContext final : public stages::RunContext {
   struct Command {
     std::string job_id;
     uint64_t run = 0;                 // number of the command, see StepGate
-    Clock::Duration stall_timeout{};  // zero: none
+    Clock::Duration stall_timeout{};  // also how long a rank waits for the lead's decision
     std::stop_token cancel;
     SpanRecord* spans = nullptr;  // for its steps
   };
@@ -59,8 +59,5 @@ class StepContext final : public stages::RunContext {
   stages::StepTimer timer_;
   std::vector<double> step_seconds_;
 };
-
-// How long a rank waits for the lead's decision, or a frame for its reader, when the command has no stall time-out.
-inline constexpr std::chrono::minutes kPeerWaitMax{10};
 
 }  // namespace latentd::worker

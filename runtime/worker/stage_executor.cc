@@ -16,6 +16,9 @@ namespace {
 constexpr uint64_t kIdleReceiveBytesMax = uint64_t{256} << 20;
 // A process that cannot get this much after a job ran out of memory cannot run the next one either.
 constexpr uint64_t kProbeBytes = uint64_t{64} << 20;
+// Unless it had less to begin with: then a new process would have no more, and is worth its start only if this one has
+// lost half of that.
+constexpr uint64_t kKeptShare = 2;
 // Every wait has a deadline; this one only makes the thread look again.
 constexpr std::chrono::seconds kIdleWait{60};
 
@@ -152,6 +155,7 @@ void StageExecutor::run() {
   device_.enter();
   receive_buffers_ = device_.makeAllocator(kIdleReceiveBytesMax);
   StatusOr<std::unique_ptr<stages::Stage>> stage = start_up_();
+  probe_bytes_ = std::min(kProbeBytes, mappableBytes() / kKeptShare);
   if (stage.ok()) {
     runCommands(**stage);
     // A stage may throw when it lets go of what it holds.
@@ -195,7 +199,7 @@ void StageExecutor::execute(const StageCommand& command, stages::Stage& stage) {
   bool clean = result.clean;
   if (result.status.code() == absl::StatusCode::kResourceExhausted) {
     receive_buffers_ = device_.makeAllocator(kIdleReceiveBytesMax);
-    clean = clean && releaseAndProbe(kProbeBytes) && releaseAndProbeDevices(kProbeBytes);
+    clean = clean && releaseAndProbe(probe_bytes_) && releaseAndProbeDevices(kProbeBytes);
   }
   if (!clean) {
     Commands queued;

@@ -87,7 +87,8 @@ class StageExecutor {
 
   // The executor's thread only.
   std::unique_ptr<channel::Allocator> receive_buffers_;
-  std::thread thread_;  // last: it uses all of the above
+  uint64_t probe_bytes_ = 0;  // what the process must be able to get after it ran out of memory
+  std::thread thread_;        // last: it uses all of the above
 };
 
 }  // namespace latentd::worker

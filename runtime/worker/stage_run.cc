@@ -152,9 +152,8 @@ Status StageRun::attachFrames(const MethodSpec& method) {
     const Clock::TimePoint deadline = std::chrono::steady_clock::now() + kDescriptorWait;
     LATENTD_ASSIGN_OR_RETURN(UniqueFd ring, environment_.descriptors->take(message_.frame_ring_id(), deadline));
     LATENTD_ASSIGN_OR_RETURN(media::FrameRingWriter writer, media::FrameRingWriter::attach(std::move(ring)));
-    const std::chrono::milliseconds stall(message_.stall_timeout_ms());
     RingFrameSink::Options options;
-    options.reader_wait_max = stall.count() > 0 ? Clock::Duration(stall) : Clock::Duration(kPeerWaitMax);
+    options.reader_wait_max = std::chrono::milliseconds(message_.stall_timeout_ms());
     options.cancel = command_.cancel.get_token();
     options.deferred = !environment_.alone;
     options.on_frame = [this] { context_->noteProgress(); };
@@ -198,7 +197,8 @@ StatusOr<channel::ArtifactTree> StageRun::receive(const ArtifactRef& ref) {
     gate.stop(command_.run, 0);
     return received.status();
   }
-  const Clock::TimePoint deadline = std::chrono::steady_clock::now() + kPeerWaitMax;
+  const Clock::TimePoint deadline =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(message_.stall_timeout_ms());
   LATENTD_ASSIGN_OR_RETURN(const auto decision, gate.waitDecision(command_.run, 0, deadline));
   if (decision == StepGate::Decision::kStop) return received.status();
   return consumer->receive(SequenceNumber(ref.sequence()), allocator_);

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import api
 from daemon import Daemon, processes, wait_until
-from daemon_case import DEADLINE_EXCEEDED, SLOW, DaemonCase
+from daemon_case import CANCELLED, DEADLINE_EXCEEDED, SLOW, SUCCEEDED, DaemonCase, stage_runs
 
 
 class StartTest(DaemonCase):
@@ -79,6 +79,23 @@ class DeadlineTest(DaemonCase):
         self.worker("middle", other_than=pid)
         self.expect_next_succeeds()
         self.assertIn('latentd_worker_restarts_total{group="middle",reason="recycle"}', daemon.metrics())
+
+    def test_the_job_behind_one_that_cannot_be_cancelled_runs_again(self):
+        self.run_daemon(topologies.noop(relay="steps: 100, step_ms: 50", extra="deadlines: {stall: 1s, heartbeat_miss: 1h}"))
+        pid = self.worker("middle")
+        stuck, behind = self.submit().id, self.submit().id
+        self.client.watch_until(stuck, stage_runs(1))
+        os.kill(pid, signal.SIGSTOP)
+        self.client.cancel(stuck)
+        self.assertEqual(self.client.wait(stuck).state, CANCELLED)
+        ended = self.client.wait(behind)
+        self.assertEqual((ended.state, ended.displacements), (SUCCEEDED, 1), ended)
+        self.assertNotEqual(self.worker("middle"), pid)
+
+    def test_a_group_has_its_own_stall_limit(self):
+        self.run_daemon(topologies.noop(relay="steps: 2, step_ms: 1500", extra="deadlines: {stall: 700ms}").replace(
+            "name: middle,", "name: middle, stall: 1m,"))
+        self.expect_next_succeeds()
 
     def test_progress_extends_the_stall_timer(self):
         self.run_daemon(topologies.noop(relay="steps: 30, step_ms: 50", extra="deadlines: {stall: 700ms}"))

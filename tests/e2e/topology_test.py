@@ -246,8 +246,26 @@ class SurroundingsTest(unittest.TestCase):
 
     def test_a_runtime_folder_that_cannot_be(self):
         self.refused(topologies.noop(extra="runtime_dir: /proc"), "/proc")
-        self.refused(topologies.noop(extra="spool: {dir: /proc/spool}"), "/proc/spool")
+        self.refused(topologies.noop(extra="spool: {dir: /proc/spool}"), "topology.yaml:11: spool.dir: ", "/proc/spool")
         self.refused(topologies.noop(extra="spool: {dir: /dev/null}"), "/dev/null")
+
+    def test_a_device_that_is_not_here(self):
+        text = topologies.noop(groups="devices: [\"cuda:199\"], ")
+        # A file for another machine may be checked, with a note; it is not started, and no worker is.
+        with tempfile.TemporaryDirectory(prefix="ld") as folder:
+            path = pathlib.Path(folder) / "topology.yaml"
+            path.write_text(text)
+            checked = subprocess.run([find_binary("latentd"), "--config", path, "--check", "--worker-binary", find_binary("latent-worker")],
+                                     capture_output=True, text=True, timeout=60)
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+        self.assertIn("note: group first is on cuda:199, and this machine has ", checked.stdout)
+        start = time.monotonic()
+        self.refused(text, "topology.yaml:3: groups[0].devices: group first is on cuda:199, and this machine has ",
+                     "topology.yaml:5: groups[2].devices: ", "run it where there is one", code=2)
+        self.assertLess(time.monotonic() - start, 30)
+
+    def test_a_sink_without_an_edge(self):
+        self.refused(ONE, "groups[0]", 'needs "payload": no edge leads to it', code=2)
 
     def test_a_runtime_folder_whose_sockets_have_too_long_names(self):
         with tempfile.TemporaryDirectory(prefix="ld") as folder:

@@ -57,10 +57,12 @@ TEST_CASE("config: GPUs that are not peers meet in host memory", "[config]") {
   CHECK(topology.edges[0].transport == Transport::kPinned);
   CHECK(topology.edges[0].transport_reason.find("not peers") != std::string::npos);
 
-  CHECK(missingDevices(survey, topology).empty());
-  CHECK(missingDevices({1, {}}, topology) ==
-        std::vector<std::string>{"group decode is on cuda:1, and this machine has 1 GPU(s), counted from 0"});
-  CHECK(missingDevices({0, {}}, topology).size() == 2);
+  CHECK(!missingDevice(survey, second));
+  CHECK(missingDevice({1, {}}, second) ==
+        std::optional<std::string>("group decode is on cuda:1, and this machine has 1 GPU(s), counted from 0"));
+  CHECK(!missingDevice({1, {}}, first));
+  CHECK(missingDevice({0, {}}, first) ==
+        std::optional<std::string>("group denoise is on cuda:0, and this machine has no GPU"));
 }
 
 TEST_CASE("config: transports have the names of their backends", "[config]") {

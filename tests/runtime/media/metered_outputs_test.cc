@@ -68,16 +68,21 @@ TEST_CASE("metered outputs: a result counts its frames and the time since its la
   CHECK(text.find("latentd_encode_seconds_sum{format=\"gif\"} 3\n") != std::string::npos);
 }
 
-TEST_CASE("metered outputs: failures count by code, cancellations do not", "[media]") {
+TEST_CASE("metered outputs: failures count by code, what was aborted does not", "[media]") {
   Fixture fixture;
   const auto failing = fixture.open("b");
   const auto cancelled = fixture.open("c");
   fixture.inner.done_["b"](absl::UnavailableError("the encoder died"));
   CHECK(absl::IsUnavailable(fixture.last));
+  (*cancelled)->abort(absl::CancelledError("the job was cancelled"));
   fixture.inner.done_["c"](absl::CancelledError("the job was cancelled"));
+  const auto late = fixture.open("d");
+  (*late)->abort(absl::DeadlineExceededError("the job did not reach its last stage"));
+  fixture.inner.done_["d"](absl::DeadlineExceededError("the job did not reach its last stage"));
   CHECK(absl::IsResourceExhausted(fixture.open("refused").status()));
   CHECK(fixture.metrics.failures.with("UNAVAILABLE").Value() == 1);
   CHECK(fixture.metrics.failures.with("CANCELLED").Value() == 0);
+  CHECK(fixture.metrics.failures.with("DEADLINE_EXCEEDED").Value() == 0);
   CHECK(fixture.metrics.failures.with("RESOURCE_EXHAUSTED").Value() == 1);
   fixture.outputs.remove("b");
   CHECK(fixture.inner.removed_ == "b");

@@ -415,6 +415,22 @@ TEST_CASE("dispatcher: a worker that asks for its replacement takes no job along
   CHECK(fixture.host.failures == Failures{{1, absl::StatusCode::kDataLoss}});
 }
 
+TEST_CASE("dispatcher: a rank that runs ahead does not make the next job a part of the first one's death",
+          "[supervisor]") {
+  Fixture fixture({1, 2});
+  fixture.host.queue = {"a", "b"};
+  fixture.dispatcher.pump();
+  fixture.done(0, "a");
+  fixture.done(0, "b");
+  fixture.start(1, "a");
+  fixture.done(1, "a", 1);
+  fixture.start(1, "b", 1);
+  fixture.dispatcher.groupLost(GroupIndex(1), absl::UnavailableError("g1 rank 0 died"));
+  CHECK(fixture.host.ended.count("a") == 1);
+  REQUIRE(fixture.host.displaced.size() == 1);
+  CHECK(fixture.host.displaced[0].first == "b");
+}
+
 TEST_CASE("dispatcher: whoever is first in a group that dies is suspected, begun or not", "[supervisor]") {
   Fixture fixture;
   fixture.submit("a");

@@ -435,7 +435,7 @@ TEST_CASE("fleet: a stage that does not fit the topology is refused at start, by
   unfed.handled[Fixture::worker(0)] = Epoch(1);
   unfed.bringUp();
   REQUIRE(unfed.host.failures.size() == 1);
-  CHECK(messageOf(unfed.host.failures[0]) == "g1 needs \"x\", which no edge brings (they bring: y)");
+  CHECK(messageOf(unfed.host.failures[0]) == "g1 needs \"x\": its edges bring only: y");
 }
 
 TEST_CASE("fleet: a worker that does not read its commands is killed", "[supervisor]") {

@@ -157,8 +157,7 @@ TEST_CASE("supervisor: a death in any later phase is recovered from; queued jobs
       }
     }
     if (dies_serving) {
-      CHECK(ended[v1::JOB_STATE_FAILED] >= 1);
-      CHECK(ended[v1::JOB_STATE_FAILED] <= 4);  // what the pipeline held; the others waited
+      CHECK(ended[v1::JOB_STATE_FAILED] == 1);  // what else the pipeline held is run again
       CHECK(contains(failure, {"g1 rank 0 (fake)"}));
     }
     CHECK(ended[v1::JOB_STATE_FAILED] + ended[v1::JOB_STATE_SUCCEEDED] == 8);

@@ -4,7 +4,10 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
+#include <sys/resource.h>
+
 #include <atomic>
+#include <fstream>
 #include <new>
 #include <stdexcept>
 
@@ -49,6 +52,7 @@ struct Fixture {
     RunStage message;
     message.set_job_id(job);
     message.set_method(method);
+    message.set_stall_timeout_ms(60'000);
     if (method == "work") addRef(*message.add_inputs(), kIn, sequence);
     if (method != "show") {
       addRef(*message.add_outputs(), kOut, sequence);
@@ -314,6 +318,38 @@ TEST_CASE("executor: memory that ran out is reported with the sizes", "[worker]"
   CHECK(message.find("the process holds") != std::string::npos);
 }
 
+TEST_CASE("executor: a worker that never had memory to spare outlives a job that wants more", "[worker]") {
+  // Less than is asked of a process that has plenty.
+  constexpr uint64_t kSpare = uint64_t{40} << 20;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_DATA, &before) == 0);
+  const uint64_t mapped = [] {
+    std::ifstream status("/proc/self/status");
+    std::string word;
+    uint64_t kibibytes = 0;
+    while (status >> word && word != "VmData:") {
+    }
+    status >> kibibytes;
+    return kibibytes << 10;
+  }();
+  REQUIRE(mapped > 0);
+  const rlimit tight{mapped + kSpare, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_DATA, &tight) == 0);
+  {
+    Fixture fixture([](const TensorTree&, RunContext&) -> StatusOr<TensorTree> {
+      return dictOf("y", TensorTree(at::empty({int64_t{1} << 30})));
+    });
+    fixture.executor->submit(fixture.command("a", 0));
+    const auto failed = fixture.events.end("a").failed();
+    CHECK(static_cast<Code>(failed.status().code()) == Code::kResourceExhausted);
+    CHECK_FALSE(failed.recycle());
+    const std::string limit = std::to_string((mapped + kSpare) >> 20) + " MiB";
+    CHECK(failed.status().message().find("of private memory, touched or not, and its limit (memory_max) is " + limit) !=
+          std::string::npos);
+  }
+  REQUIRE(::setrlimit(RLIMIT_DATA, &before) == 0);
+}
+
 TEST_CASE("executor: what goes wrong around the stage ends every promise, too", "[worker]") {
   Fixture fixture(echo);
   RunStage command = fixture.command("a", 0);
@@ -423,7 +459,8 @@ TEST_CASE("executor: a stage that does not start ends the commands sent ahead", 
   const auto device = *WorkerDevice::open({}, std::chrono::seconds(1));
   Barrier reported;
   StageExecutor executor(
-      {&channels, &events, &descriptors, device.get(), 1}, StepGate::attach(StepGate::createRegion().value(), Rank(0)).value(),
+      {&channels, &events, &descriptors, device.get(), 1},
+      StepGate::attach(StepGate::createRegion().value(), Rank(0)).value(),
       []() -> StatusOr<std::unique_ptr<stages::Stage>> { return absl::NotFoundError("model.safetensors"); },
       [&](const Status& status) {
         if (status.code() == Code::kNotFound) reported.open();
