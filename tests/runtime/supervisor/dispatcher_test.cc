@@ -14,6 +14,7 @@ namespace wire = internal::v1;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kStall{1000};
+using Failures = std::vector<std::pair<uint32_t, absl::StatusCode>>;
 
 struct Host final : DispatcherHost {
   std::optional<JobSpec> takeNextJob() override {
@@ -168,8 +169,7 @@ TEST_CASE("dispatcher: a job succeeds when every stage and its output have ended
 
 TEST_CASE("dispatcher: jobs fill the pipeline up to credits and queued commands, and no further", "[supervisor]") {
   Fixture fixture;
-  for (const char* job : {"a", "b", "c", "d"})
-    fixture.host.queue.push_back(job);
+  fixture.host.queue = {"a", "b", "c", "d"};
   fixture.dispatcher.pump();
   // Two commands a worker, two credits an edge.
   CHECK(fixture.sent() == "0:run a 1:run a 2:run a 0:run b 1:run b 2:run b");
@@ -190,8 +190,7 @@ TEST_CASE("dispatcher: jobs fill the pipeline up to credits and queued commands,
 
 TEST_CASE("dispatcher: a credit needs every consumer rank", "[supervisor]") {
   Fixture fixture({1, 2});
-  for (const char* job : {"a", "b", "c"})
-    fixture.host.queue.push_back(job);
+  fixture.host.queue = {"a", "b", "c"};
   fixture.dispatcher.pump();
   fixture.sink.take();
   fixture.done(0, "a");
@@ -233,8 +232,7 @@ TEST_CASE("dispatcher: CANCELLED is told only when nothing is left in any worker
 
 TEST_CASE("dispatcher: a promise without a consumer's command is discarded and its credit comes back", "[supervisor]") {
   Fixture fixture;
-  for (const char* job : {"a", "b", "c", "d"})
-    fixture.host.queue.push_back(job);
+  fixture.host.queue = {"a", "b", "c", "d"};
   fixture.dispatcher.pump();
   fixture.sink.take();
   // c's first command goes once g0 has room, but g1 holds two commands: c's artifact has no consumer's command.
@@ -267,8 +265,7 @@ TEST_CASE("dispatcher: a lost group fails what it holds; what has not reached it
           "[supervisor]") {
   Fixture fixture;
   fixture.topology.limits.in_flight_per_group = 1;
-  for (const char* job : {"a", "b", "c"})
-    fixture.host.queue.push_back(job);
+  fixture.host.queue = {"a", "b", "c"};
   fixture.dispatcher.pump();
   fixture.done(0, "a");
   CHECK(fixture.sent() == "0:run a 1:run a 2:run a 0:run b");
@@ -347,8 +344,7 @@ TEST_CASE("dispatcher: only a death restarts a job, also one that is known after
 TEST_CASE("dispatcher: artifacts on a lost group's edges are lost with it", "[supervisor]") {
   Fixture fixture;
   fixture.topology.limits.in_flight_per_group = 1;
-  for (const char* job : {"a", "b"})
-    fixture.host.queue.push_back(job);
+  fixture.host.queue = {"a", "b"};
   fixture.dispatcher.pump();
   fixture.done(0, "a");
   fixture.done(0, "b");  // b's text is done and unconsumed, g1 is busy with a
@@ -405,13 +401,13 @@ TEST_CASE("dispatcher: a worker that asks for its replacement takes no job along
   if (refused) fixture.failed(1, "b", absl::StatusCode::kUnavailable);
   fixture.failed(1, "a", absl::StatusCode::kDataLoss, true);
   REQUIRE(fixture.host.unusable.size() == 1);
+  CHECK(fixture.host.unusable[0].first == 1);
   fixture.dispatcher.groupLost(GroupIndex(1), fixture.host.unusable[0].second);
   fixture.failed(2, "a", absl::StatusCode::kCancelled);
   fixture.failed(2, "b", absl::StatusCode::kCancelled);
   CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kDataLoss);
   REQUIRE(fixture.host.displaced.size() == 1);
   CHECK(fixture.host.displaced[0].first == "b");
-  using Failures = std::vector<std::pair<uint32_t, absl::StatusCode>>;
   CHECK(fixture.host.failures == Failures{{1, absl::StatusCode::kDataLoss}});
 }
 
@@ -441,7 +437,6 @@ TEST_CASE("dispatcher: whoever is first in a group that dies is suspected, begun
 }
 
 TEST_CASE("dispatcher: a failure counts against the group that caused it, a cancel against none", "[supervisor]") {
-  using Failures = std::vector<std::pair<uint32_t, absl::StatusCode>>;
   Fixture fixture;
   fixture.submit("a");
   fixture.done(0, "a");
@@ -456,8 +451,6 @@ TEST_CASE("dispatcher: a failure counts against the group that caused it, a canc
   stalls.start(0, "a");
   stalls.clock.advance(kStall);
   stalls.dispatcher.onTimer();
-  for (const uint32_t group : {0U, 1U, 2U})
-    stalls.failed(group, "a", absl::StatusCode::kCancelled);
   CHECK(stalls.host.failures == Failures{{0, absl::StatusCode::kDeadlineExceeded}});
 
   Fixture cancelled;
@@ -593,16 +586,6 @@ TEST_CASE("dispatcher: a group that does not end a cancelled command is told, on
   CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kCancelled);
   CHECK(fixture.dispatcher.running() == 0);
   CHECK(fixture.dispatcher.nextDeadline() == Clock::TimePoint::max());
-}
-
-TEST_CASE("dispatcher: a worker that asks for its replacement is told, after its job", "[supervisor]") {
-  Fixture fixture;
-  fixture.submit("a");
-  fixture.done(0, "a");
-  fixture.failed(1, "a", absl::StatusCode::kResourceExhausted, true);
-  REQUIRE(fixture.host.unusable.size() == 1);
-  CHECK(fixture.host.unusable[0].first == 1);
-  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kResourceExhausted);
 }
 
 TEST_CASE("dispatcher: an output that cannot open fails its job, and the next one runs", "[supervisor]") {
