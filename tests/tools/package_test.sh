@@ -20,7 +20,7 @@ expect "wan.denoiser" ./latentd --torch "$torch" --config configs/demo.yaml --ch
 # The exit code of a list is its length, in one of Catch2's versions.
 expect "channel: the contract holds" sh -c './latentd-tests --torch "$1" --list-tests || true' sh "$torch"
 expect "All tests passed" ./latentd-tests --torch "$torch" "[config]~[.]"
-expect "usage" ./latentctl --help
+expect "Usage" ./latentctl --help
 if compgen -G "lib/libav*" >/dev/null; then
   echo "the tarball carries libav"
   exit 1
