@@ -55,6 +55,8 @@ ProducerCore::ProducerCore(const ChannelSpec& spec, Rank rank, const ChannelCont
   if (!publishes_) return;
   for (uint32_t c = 0; c < spec.consumer_ranks; ++c)
     peers_.emplace_back(*context.loop);
+  for (Peer& peer : peers_)
+    links_.push_back(&peer.link);
 }
 
 bool ProducerCore::isCut(const TensorView& leaf) const {
@@ -322,9 +324,8 @@ Status ProducerCore::commit(Draft& draft) {
 }
 
 void ProducerCore::flushPeers() {
-  // As many peers as at the start, and a link has a lock of its own for this.
-  for (Peer& peer : peers_) {
-    const Status flushed = peer.link.flush();
+  for (PeerLink* const link : links_) {
+    const Status flushed = link->flush();
     if (flushed.code() != absl::StatusCode::kResourceExhausted) continue;
     MutexLock lock(mutex_);
     failLocked(flushed);

@@ -127,9 +127,10 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   mutable Mutex mutex_;
   CondVar changed_;
   StateMachine<kEndpointTransitions, EndpointState> state_ GUARDED_BY(mutex_){EndpointState::kOpen};
-  Status failure_ GUARDED_BY(mutex_);  // not OK from the moment the endpoint leaves kOpen
-  std::vector<Peer> peers_ GUARDED_BY(mutex_);
-  Staging staging_;  // GUARDED_BY(mutex_), save what its comment excepts
+  Status failure_ GUARDED_BY(mutex_);           // not OK from the moment the endpoint leaves kOpen
+  std::vector<Peer> peers_ GUARDED_BY(mutex_);  // as many as at the start
+  std::vector<PeerLink*> links_;                // of peers_, for flush() alone, which takes a lock of their own
+  Staging staging_;                             // GUARDED_BY(mutex_), save what its comment excepts
   AckLedger ledger_ GUARDED_BY(mutex_);
   SequenceSet ended_ GUARDED_BY(mutex_);
   std::optional<SequenceNumber> publishing_ GUARDED_BY(mutex_);

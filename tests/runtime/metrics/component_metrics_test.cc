@@ -85,8 +85,8 @@ TEST_CASE("metrics: every name has the prefix and every label is of a closed set
     CAPTURE(name);
     CHECK(name.rfind("latentd_", 0) == 0);
   }
-  const std::set<std::string> allowed{"stage",  "group", "rank",   "edge",   "result",  "reason",
-                                      "device", "kind",  "method", "format", "version", "transport", "le"};
+  const std::set<std::string> allowed{"stage", "group",  "rank",   "edge",    "result",    "reason", "device",
+                                      "kind",  "method", "format", "version", "transport", "le"};
   const std::regex label("[{,]([a-z_]+)=\"");
   for (std::sregex_iterator it(text.begin(), text.end(), label), end; it != end; ++it) {
     CAPTURE((*it)[1].str());
