@@ -71,9 +71,8 @@ struct WaitOptions {
 
 // What an endpoint needs from its process. Owner: the caller; all of it outlives the endpoint.
 struct ChannelContext {
-  std::shared_ptr<Backend>
-      backend;                // from makeBackend (channel/backend_factory.h); the endpoints of a process share it
-  EventLoop* loop = nullptr;  // running on its own thread; callbacks come on that thread
+  std::shared_ptr<Backend> backend;  // of a transport (channel/shm_backend.h, ...); the endpoints of a process share it
+  EventLoop* loop = nullptr;         // running on its own thread; callbacks come on that thread
   const Clock* clock = nullptr;
   FaultPoints* faults = nullptr;  // tests only
   std::stop_token cancel;         // ends an openConsumer() that waits for its peers: CANCELLED

@@ -70,4 +70,21 @@ Status copyStridedAsync(std::byte* target, std::span<const int64_t> target_strid
   return copyPlanes(plane, dimensions, element_bytes, stream);
 }
 
+Status fillAsync(std::byte* slot, const TensorView& source, cuda::StreamView stream) {
+  return copyStridedAsync(slot, contiguousStrides(source.shape), static_cast<const std::byte*>(source.data),
+                          source.strides, source.shape, byteSize(source.dtype), stream);
+}
+
+Status readAsync(const TensorView& target, const std::byte* slot, std::span<const CopyRegion> regions,
+                 cuda::StreamView stream) {
+  const auto element = static_cast<int64_t>(byteSize(target.dtype));
+  for (const CopyRegion& region : regions) {
+    LATENTD_RETURN_IF_ERROR(copyStridedAsync(static_cast<std::byte*>(target.data) + region.target_offset * element,
+                                             region.target_strides, slot + region.source_offset * element,
+                                             region.source_strides, region.extents, static_cast<size_t>(element),
+                                             stream));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace latentd::channel

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "channel/tensor_view.h"
+#include "channel/transfer_plan.h"
 #include "runtime/base/status.h"
 #include "runtime/cuda/stream.h"
 
@@ -15,5 +17,12 @@ namespace latentd::channel {
 Status copyStridedAsync(std::byte* target, std::span<const int64_t> target_strides, const std::byte* source,
                         std::span<const int64_t> source_strides, std::span<const int64_t> extents, size_t element_bytes,
                         cuda::StreamView stream);
+
+// Into a slot: the source becomes a dense tensor at `slot`.
+Status fillAsync(std::byte* slot, const TensorView& source, cuda::StreamView stream);
+
+// Out of a slot: the regions of the dense tensor at `slot` go to where they belong in `target`.
+Status readAsync(const TensorView& target, const std::byte* slot, std::span<const CopyRegion> regions,
+                 cuda::StreamView stream);
 
 }  // namespace latentd::channel

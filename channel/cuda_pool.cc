@@ -49,10 +49,7 @@ class CudaExportedPool final : public ExportedPool {
     const uint64_t begin = slot.value * layout_.slot_stride + offset;
     LATENTD_CHECK(begin + byteCount(source) <= layout_.bytes, "a fill beyond the pool [C8]");
     LATENTD_RETURN_IF_ERROR(waitForReaders(slot, copied_by));
-    LATENTD_RETURN_IF_ERROR(copyStridedAsync(static_cast<std::byte*>(buffer_.data()) + begin,
-                                             contiguousStrides(source.shape),
-                                             static_cast<const std::byte*>(source.data), source.strides, source.shape,
-                                             byteSize(source.dtype), options_.stream));
+    LATENTD_RETURN_IF_ERROR(fillAsync(static_cast<std::byte*>(buffer_.data()) + begin, source, options_.stream));
     return ready_[slot.value].record(options_.stream);
   }
 
@@ -105,15 +102,7 @@ class CudaImportedPool final : public ImportedPool {
 
   Status read(SlotIndex slot, uint64_t offset, std::span<const CopyRegion> regions, const TensorView& target) override {
     LATENTD_RETURN_IF_ERROR(waitReady(slot));
-    const auto element = static_cast<int64_t>(byteSize(target.dtype));
-    const std::byte* source = at(slot, offset);
-    for (const CopyRegion& region : regions) {
-      LATENTD_RETURN_IF_ERROR(copyStridedAsync(static_cast<std::byte*>(target.data) + region.target_offset * element,
-                                               region.target_strides, source + region.source_offset * element,
-                                               region.source_strides, region.extents, static_cast<size_t>(element),
-                                               options_.stream));
-    }
-    return absl::OkStatus();
+    return readAsync(target, at(slot, offset), regions, options_.stream);
   }
 
   bool lends() const override { return true; }

@@ -25,9 +25,7 @@ class PinnedExportedPool final : public ExportedPool {
   Status fill(SlotIndex slot, uint64_t offset, const TensorView& source, uint64_t) override {
     const uint64_t begin = slot.value * layout_.slot_stride + offset;
     LATENTD_CHECK(begin + byteCount(source) <= layout_.bytes, "a fill beyond the pool [C8]");
-    LATENTD_RETURN_IF_ERROR(copyStridedAsync(region_->data() + begin, contiguousStrides(source.shape),
-                                             static_cast<const std::byte*>(source.data), source.strides, source.shape,
-                                             byteSize(source.dtype), options_.stream));
+    LATENTD_RETURN_IF_ERROR(fillAsync(region_->data() + begin, source, options_.stream));
     return cuda::drain(options_.stream, options_.device_timeout);
   }
 
@@ -51,14 +49,7 @@ class PinnedImportedPool final : public ImportedPool {
   Status read(SlotIndex slot, uint64_t offset, std::span<const CopyRegion> regions, const TensorView& target) override {
     const uint64_t begin = slot.value * layout_.slot_stride + offset;
     LATENTD_CHECK(region_ && begin < layout_.bytes, "a read beyond the pool, or after it was unmapped [C8]");
-    const auto element = static_cast<int64_t>(byteSize(target.dtype));
-    for (const CopyRegion& region : regions) {
-      LATENTD_RETURN_IF_ERROR(
-          copyStridedAsync(static_cast<std::byte*>(target.data) + region.target_offset * element, region.target_strides,
-                           region_->data() + begin + region.source_offset * element, region.source_strides,
-                           region.extents, static_cast<size_t>(element), options_.stream));
-    }
-    return absl::OkStatus();
+    return readAsync(target, region_->data() + begin, regions, options_.stream);
   }
 
   bool lends() const override { return false; }

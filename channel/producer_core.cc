@@ -57,6 +57,9 @@ ProducerCore::ProducerCore(const ChannelSpec& spec, Rank rank, const ChannelCont
     peers_.emplace_back(*context.loop);
   for (Peer& peer : peers_)
     links_.push_back(&peer.link);
+  v1::Message message = newMessage();
+  message.mutable_coming();
+  coming_.bytes = message.SerializeAsString();
 }
 
 bool ProducerCore::isCut(const TensorView& leaf) const {

@@ -113,6 +113,7 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   const ChannelContext context_;
   const ProducerCallbacks callbacks_;
   const bool publishes_;
+  OutFrame coming_;  // always the same; on the path of every hand-off
 
   std::unique_ptr<ControlMemory> control_memory_;
   std::optional<ControlBlock> control_;  // set before anything else runs; its words are atomic

@@ -184,13 +184,10 @@ void ProducerCore::enqueueFor(Peer& peer, OutFrame frame) {
 
 void ProducerCore::announceComing() {
   if (!context_.backend->asynchronous()) return;
-  v1::Message message = newMessage();
-  message.mutable_coming();
-  const StatusOr<OutFrame> frame = encodeMessage(message);
   {
     MutexLock lock(mutex_);
     for (Peer& peer : peers_) {
-      if (peer.state.is(PeerState::kBound)) enqueueFor(peer, *frame);
+      if (peer.state.is(PeerState::kBound)) enqueueFor(peer, coming_);
     }
   }
   flushPeers();

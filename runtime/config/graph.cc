@@ -49,11 +49,9 @@ Status resolveEdges(Draft& draft, const Locations& locations) {
       if (topology.edges[j].name != spec.name) continue;
       return locations.refuse(path, spec.name + " is given already by edges[" + std::to_string(j) + "]; remove one");
     }
-    TransportChoice choice = selectTransport(topology.groups[spec.from], topology.groups[spec.to]);
-    spec.transport = choice.transport;
-    spec.transport_reason = std::move(choice.reason);
     topology.edges.push_back(std::move(spec));
   }
+  settleTransports({}, topology);
   return {};
 }
 

@@ -16,9 +16,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "channel/backend_factory.h"
 #include "channel/buffer_cache.h"
 #include "channel/channel.h"
+#include "channel/shm_backend.h"
 #include "runtime/base/event_loop.h"
 #include "runtime/base/mutex.h"
 
@@ -57,7 +57,7 @@ Clock::TimePoint soon() { return std::chrono::steady_clock::now() + kPatience; }
 int consume(const std::string& address, uint64_t count, bool in_place) {
   SteadyClock clock;
   LoopThread loop(clock, "consumer-loop");
-  const ChannelContext context{*makeBackend("shm"), &loop.loop(), &clock, nullptr};
+  const ChannelContext context{makeShmBackend(), &loop.loop(), &clock, nullptr};
   auto consumer = openConsumer(benchSpec(), Rank(0), {address}, Device{}, context);
   require(consumer.status());
   BufferCache cache(1ull << 30);
@@ -168,7 +168,7 @@ nlohmann::json measure(const std::string& folder, uint64_t bytes, uint64_t trans
   const std::string address = folder + "/" + std::to_string(bytes) + ".sock";
   SteadyClock clock;
   LoopThread loop(clock, "producer-loop");
-  const ChannelContext context{*makeBackend("shm"), &loop.loop(), &clock, nullptr};
+  const ChannelContext context{makeShmBackend(), &loop.loop(), &clock, nullptr};
   Acknowledged acknowledged;
   ProducerCallbacks callbacks;
   callbacks.on_transfer_done = [&](const Transfer& transfer) { acknowledged.add(transfer); };

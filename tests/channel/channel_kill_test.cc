@@ -1,4 +1,4 @@
-#include "channel/backend_factory.h"
+#include "channel/shm_backend.h"
 #include "tests/channel/kill_suite.h"
 #include "tests/channel/tensors.h"
 #include "tests/support/catch.h"
@@ -8,7 +8,6 @@ namespace {
 
 class HostKillBackend final : public KillBackend {
  public:
-  explicit HostKillBackend(const std::string& transport) : backend_(*makeBackend(transport)) {}
   std::shared_ptr<Backend> backend() override { return backend_; }
   Device device() const override { return {}; }
   Allocator& allocator() override { return cache_; }
@@ -16,15 +15,13 @@ class HostKillBackend final : public KillBackend {
   float floatAt(const TensorView& view, int64_t index) override { return static_cast<const float*>(view.data)[index]; }
 
  private:
-  const std::shared_ptr<Backend> backend_;
+  const std::shared_ptr<Backend> backend_ = makeShmBackend();
   BufferCache cache_{0};
 };
 
 }  // namespace
 
-std::shared_ptr<KillBackend> makeKillBackend(const std::string& transport, Side) {
-  return std::make_shared<HostKillBackend>(transport);
-}
+std::shared_ptr<KillBackend> makeKillBackend(const std::string&, Side) { return std::make_shared<HostKillBackend>(); }
 
 TEST_CASE("channel: SIGKILL of either side in every slot state [C15]", "[channel][kill]") { killInEveryState("shm"); }
 

@@ -24,6 +24,13 @@ uint32_t testSeed() {
   return given != nullptr ? static_cast<uint32_t>(std::strtoul(given, nullptr, 10)) : std::random_device{}();
 }
 
+size_t openDescriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
+  return count;
+}
+
 TempDir::TempDir() {
   char path[] = "/tmp/ldchXXXXXX";
   REQUIRE(::mkdtemp(path) != nullptr);

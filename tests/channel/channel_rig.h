@@ -27,6 +27,9 @@ bool eventually(const std::function<bool()>& holds);
 // A new one each time, or LATENTD_TEST_SEED, to run a failure again.
 uint32_t testSeed();
 
+// Descriptors that this process has open.
+size_t openDescriptors();
+
 // A folder that goes with its owner; short enough for socket paths.
 class TempDir {
  public:

@@ -4,7 +4,7 @@
 #include <sstream>
 #include <string>
 
-#include "channel/backend_factory.h"
+#include "channel/shm_backend.h"
 #include "tests/channel/channel_rig.h"
 #include "tests/channel/tensors.h"
 #include "tests/support/catch.h"
@@ -34,7 +34,7 @@ struct Child {
   SteadyClock clock;
   BufferCache cache{0};
   LoopThread loop{clock, "child-loop"};
-  ChannelContext context{*makeBackend("shm"), &loop.loop(), &clock, nullptr};
+  ChannelContext context{makeShmBackend(), &loop.loop(), &clock, nullptr};
   std::string address;
   ChannelSpec spec = smallSpec();
 

@@ -2,7 +2,6 @@
 
 #include <sys/types.h>
 
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -48,14 +47,11 @@ std::vector<Stop> stops() {
 
 // Descriptors, and mappings of the channel's memory files.
 std::string holdings() {
-  size_t fds = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
-    ++fds;
   size_t mappings = 0;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
     mappings += line.find("memfd:latentd") != std::string::npos;
-  return std::to_string(fds) + " descriptors, " + std::to_string(mappings) + " mappings";
+  return std::to_string(openDescriptors()) + " descriptors, " + std::to_string(mappings) + " mappings";
 }
 
 ChannelSpec killSpec() {

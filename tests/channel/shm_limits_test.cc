@@ -6,8 +6,8 @@
 #include <random>
 #include <sstream>
 
-#include "channel/backend_factory.h"
 #include "channel/limits.h"
+#include "channel/shm_backend.h"
 #include "runtime/base/unix_socket.h"
 #include "tests/channel/channel_rig.h"
 #include "tests/channel/reshard_case.h"
@@ -24,15 +24,8 @@ using latentd::testing::ParentPipe;
 using latentd::testing::PeerGroup;
 
 ContractBackend shm() {
-  return {"shm", *makeBackend("shm"),
+  return {"shm", makeShmBackend(),
           [](const TempDir& dir, uint32_t rank) { return dir.file("p" + std::to_string(rank) + ".sock"); }};
-}
-
-size_t openDescriptors() {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
-    ++count;
-  return count;
 }
 
 size_t residentKiB() {
@@ -193,7 +186,7 @@ TEST_CASE("channel reshard producer child", "[.][child]") {
   const ReshardCase reshard = caseOf(setup.seed);
   SteadyClock clock;
   LoopThread loop(clock, "child-loop");
-  const ChannelContext context{*makeBackend("shm"), &loop.loop(), &clock, nullptr};
+  const ChannelContext context{makeShmBackend(), &loop.loop(), &clock, nullptr};
   auto producer = openProducer(reshard.spec(smallSpec()), Rank(setup.rank),
                                setup.addresses(reshard.producers)[setup.rank], context);
   REQUIRE(producer.ok());
@@ -214,7 +207,7 @@ TEST_CASE("channel reshard consumer child", "[.][child]") {
   const ReshardCase reshard = caseOf(setup.seed);
   SteadyClock clock;
   LoopThread loop(clock, "child-loop");
-  const ChannelContext context{*makeBackend("shm"), &loop.loop(), &clock, nullptr};
+  const ChannelContext context{makeShmBackend(), &loop.loop(), &clock, nullptr};
   auto consumer =
       openConsumer(reshard.spec(smallSpec()), Rank(setup.rank), setup.addresses(reshard.producers), Device{}, context);
   REQUIRE(consumer.ok());

@@ -70,10 +70,6 @@ def hardware():
     return f"{os.cpu_count()} cores, {model}"
 
 
-def percentile(values, percent):
-    return sorted(values)[int((len(values) - 1) * percent / 100 + 0.5)]
-
-
 def add_common_arguments(parser):
     parser.add_argument("--smoke", action="store_true", help="a few repetitions of the smallest case: does it run at all")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")

@@ -1,5 +1,6 @@
 #include "channel/cuda_ipc_backend.h"
 #include "channel/shm_backend.h"
+#include "channel/unix_transport.h"
 #include "tests/channel/channel_contract.h"
 #include "tests/channel/cuda/import_process.h"
 #include "tests/support/catch.h"
@@ -13,24 +14,13 @@ constexpr cuda::DeviceIndex kDevice{0};
 std::string socketOf(const TempDir& dir, uint32_t rank) { return dir.file("p" + std::to_string(rank) + ".sock"); }
 
 // An edge between a device and a CPU: pools by one backend, their imports by another.
-class MixedBackend final : public Backend {
+class MixedBackend final : public UnixBackend {
  public:
   MixedBackend(std::shared_ptr<Backend> producer, std::shared_ptr<Backend> consumer)
       : producer_(std::move(producer)), consumer_(std::move(consumer)) {}
 
   std::string_view transport() const override { return producer_->transport(); }
   bool asynchronous() const override { return producer_->asynchronous(); }
-  StatusOr<std::unique_ptr<Listener>> listen(const std::string& address, uint32_t connections) override {
-    return producer_->listen(address, connections);
-  }
-  StatusOr<std::unique_ptr<Link>> connect(const std::string& address) override { return consumer_->connect(address); }
-  StatusOr<std::unique_ptr<ControlMemory>> createControl(const std::string& name, uint64_t bytes) override {
-    return producer_->createControl(name, bytes);
-  }
-  StatusOr<std::unique_ptr<ControlMemory>> importControl(const std::string& handle, std::vector<UniqueFd> fds,
-                                                         uint64_t bytes) override {
-    return consumer_->importControl(handle, std::move(fds), bytes);
-  }
   StatusOr<std::unique_ptr<ExportedPool>> createPool(const std::string& name, const PoolLayout& layout) override {
     return producer_->createPool(name, layout);
   }

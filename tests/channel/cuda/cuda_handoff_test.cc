@@ -1,4 +1,3 @@
-#include <filesystem>
 #include <sstream>
 #include <thread>
 
@@ -21,13 +20,6 @@ constexpr int64_t kBytes = 4 << 20;
 
 TensorView byteTensor(const DeviceEnd& end, int64_t bytes = kBytes) {
   return deviceTensor(DType::kUInt8, {bytes}, end.device);
-}
-
-size_t openFiles() {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
-    ++count;
-  return count;
 }
 
 uint64_t freeDeviceBytes() { return cuda::deviceMemory(cuda::DeviceIndex(0))->free_bytes; }
@@ -124,7 +116,7 @@ class ConsumerOrders {
       if (n % 100 == 99 && !allBytes(last_, patternOf(n), end_.stream.view())) return "another content";
     }
     std::ostringstream text;
-    text << openFiles();
+    text << openDescriptors();
     return text.str();
   }
 
@@ -268,10 +260,10 @@ void staysFlat(uint64_t count) {
   };
   const std::string files_there = handOver(0, 1000);
   REQUIRE(std::atoi(files_there.c_str()) > 0);
-  const size_t files_here = openFiles();
+  const size_t files_here = openDescriptors();
   const uint64_t free_bytes = freeDeviceBytes();
   CHECK(handOver(1000, count) == files_there);
-  CHECK(openFiles() == files_here);
+  CHECK(openDescriptors() == files_here);
   CHECK(freeDeviceBytes() == free_bytes);
   CHECK(handoff.producer().stats().pools == 1);
 }

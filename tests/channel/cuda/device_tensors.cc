@@ -21,11 +21,7 @@ uint64_t bytesOf(DType dtype, const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-cuda::DeviceIndex consumerDevice() {
-  int count = 0;
-  const bool has_peer = cudaGetDeviceCount(&count) == cudaSuccess && count > 1;
-  return cuda::DeviceIndex(has_peer ? 1 : 0);
-}
+cuda::DeviceIndex consumerDevice() { return cuda::DeviceIndex(cuda::deviceCount() > 1 ? 1 : 0); }
 
 TensorView deviceTensor(DType dtype, const std::vector<int64_t>& shape, cuda::DeviceIndex device) {
   auto buffer = cuda::DeviceBuffer::allocate(device, bytesOf(dtype, shape));

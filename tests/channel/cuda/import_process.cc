@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "channel/strided_copy.h"
+#include "channel/unix_transport.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/shm_region.h"
 #include "runtime/base/unix_socket.h"
@@ -130,7 +131,7 @@ class ElsewherePool final : public ImportedPool {
   const std::string attachment_;
 };
 
-class ElsewhereBackend final : public Backend {
+class ElsewhereBackend final : public UnixBackend {
  public:
   // A first child is ready before any case begins: a context takes longer to make than some cases wait for a peer.
   explicit ElsewhereBackend(std::shared_ptr<Backend> inner) : inner_(std::move(inner)) {
@@ -141,17 +142,6 @@ class ElsewhereBackend final : public Backend {
 
   std::string_view transport() const override { return inner_->transport(); }
   bool asynchronous() const override { return inner_->asynchronous(); }
-  StatusOr<std::unique_ptr<Listener>> listen(const std::string& address, uint32_t connections) override {
-    return inner_->listen(address, connections);
-  }
-  StatusOr<std::unique_ptr<Link>> connect(const std::string& address) override { return inner_->connect(address); }
-  StatusOr<std::unique_ptr<ControlMemory>> createControl(const std::string& name, uint64_t bytes) override {
-    return inner_->createControl(name, bytes);
-  }
-  StatusOr<std::unique_ptr<ControlMemory>> importControl(const std::string& handle, std::vector<UniqueFd> fds,
-                                                         uint64_t bytes) override {
-    return inner_->importControl(handle, std::move(fds), bytes);
-  }
   StatusOr<std::unique_ptr<ExportedPool>> createPool(const std::string& name, const PoolLayout& layout) override {
     return inner_->createPool(name, layout);
   }
