@@ -75,6 +75,7 @@ def run(jobs, arguments):
     finally:
         if limit:
             limit.cancel()
+            limit.join()  # a call of its own may still wait for its answer: the channel must outlive it
     if job.state != api_pb2.JOB_STATE_SUCCEEDED:
         print(f"job {job.id} {state_of(job)}: {job.error.message}", file=sys.stderr)
         return 1
