@@ -17,12 +17,34 @@ std::string_view toString(MeshDim dim) {
       return "ring";
     case MeshDim::kUlysses:
       return "ulysses";
+    case MeshDim::kSpatial:
+      return "spatial";
     case MeshDim::kPipeline:
       return "pp";
     case MeshDim::kTensorParallel:
       return "tp";
   }
   return "?";
+}
+
+uint32_t MeshDegrees::of(MeshDim dim) const {
+  switch (dim) {
+    case MeshDim::kDataParallel:
+      return dp;
+    case MeshDim::kCfg:
+      return cfg;
+    case MeshDim::kRing:
+      return ring;
+    case MeshDim::kUlysses:
+      return ulysses;
+    case MeshDim::kSpatial:
+      return spatial;
+    case MeshDim::kPipeline:
+      return pp;
+    case MeshDim::kTensorParallel:
+      return tp;
+  }
+  return 1;
 }
 
 DeviceMesh::DeviceMesh(const std::array<uint32_t, kDims>& degrees, uint32_t world_size)
@@ -35,11 +57,11 @@ DeviceMesh::DeviceMesh(const std::array<uint32_t, kDims>& degrees, uint32_t worl
 }
 
 StatusOr<DeviceMesh> DeviceMesh::make(const MeshDegrees& degrees, uint32_t world_size) {
-  const std::array<uint32_t, kDims> all{degrees.dp, degrees.cfg, degrees.ring, degrees.ulysses, degrees.pp, degrees.tp};
+  std::array<uint32_t, kDims> all{};
   uint64_t product = 1;
   std::string text;
   for (const MeshDim dim : kMeshDims) {
-    const uint32_t degree = all[index(dim)];
+    const uint32_t degree = all[index(dim)] = degrees.of(dim);
     text += (text.empty() ? "" : " x ") + std::string(toString(dim)) + " " + std::to_string(degree);
     if (degree == 0) {
       return makeStatus(absl::StatusCode::kInvalidArgument,

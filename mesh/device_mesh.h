@@ -11,18 +11,22 @@
 namespace latentd::mesh {
 
 // Dimensions of a group's mesh, outermost first: neighbours along the last one have adjacent ranks, and those exchange
-// most. SP is the two dimensions ring and ulysses together.
+// most. SP is the two dimensions ring and ulysses together; a VAE, which has no sequence, is cut into height shards
+// along spatial instead.
 enum class MeshDim {
   kDataParallel,
   kCfg,
   kRing,
   kUlysses,
+  kSpatial,
   kPipeline,
   kTensorParallel,
 };
-inline constexpr std::array kMeshDims{MeshDim::kDataParallel, MeshDim::kCfg,      MeshDim::kRing,
-                                      MeshDim::kUlysses,      MeshDim::kPipeline, MeshDim::kTensorParallel};
-std::string_view toString(MeshDim dim);  // "dp", "cfg", "ring", "ulysses", "pp", "tp"
+inline constexpr std::array kMeshDims{
+    MeshDim::kDataParallel, MeshDim::kCfg,      MeshDim::kRing,           MeshDim::kUlysses,
+    MeshDim::kSpatial,      MeshDim::kPipeline, MeshDim::kTensorParallel,
+};
+std::string_view toString(MeshDim dim);  // "dp", "cfg", "ring", "ulysses", "spatial", "pp", "tp"
 
 // Degree of each dimension; 1 switches it off.
 struct MeshDegrees {
@@ -30,8 +34,11 @@ struct MeshDegrees {
   uint32_t cfg = 1;
   uint32_t ring = 1;
   uint32_t ulysses = 1;
+  uint32_t spatial = 1;
   uint32_t pp = 1;
   uint32_t tp = 1;
+
+  uint32_t of(MeshDim dim) const;
 };
 
 // Which rank is where in a group, and who shares what with whom. The only place that turns ranks into coordinates:

@@ -16,8 +16,13 @@ using mesh::MeshDim;
 
 DeviceMesh meshOf(const config::GroupSpec& group) {
   const config::ParallelDegrees& degrees = group.parallel;
-  const auto mesh =
-      DeviceMesh::make({1, degrees.cfg, degrees.ring, degrees.ulysses, degrees.pp, degrees.tp}, group.ranks());
+  const auto mesh = DeviceMesh::make({.cfg = degrees.cfg,
+                                      .ring = degrees.ring,
+                                      .ulysses = degrees.ulysses,
+                                      .spatial = degrees.spatial,
+                                      .pp = degrees.pp,
+                                      .tp = degrees.tp},
+                                     group.ranks());
   LATENTD_CHECK(mesh.ok(), "a topology that was loaded has degrees that make its ranks");
   return *mesh;
 }
@@ -38,7 +43,7 @@ std::string checkText(const config::Topology& topology, const config::Findings& 
     const config::GroupSpec& group = topology.groups[index];
     if (group.ranks() == 1) continue;
     const DeviceMesh mesh = meshOf(group);
-    text += fmt::format("mesh of {}, dp -> cfg -> ring -> ulysses -> pp -> tp:\n", group.name);
+    text += fmt::format("mesh of {}, dp -> cfg -> ring -> ulysses -> spatial -> pp -> tp:\n", group.name);
     for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
       text +=
           fmt::format("  rank {} on {}{}\n", rank, toString(group.devices[rank]), coordinatesText(mesh, Rank(rank)));

@@ -41,10 +41,10 @@ Status checkRanks(const Topology& topology, const Locations& locations) {
     };
     return locations.refuse(indexed("groups", i) + ".parallel",
                             "the degrees " + term("cfg", degrees.cfg) + " x " + term("ring", degrees.ring) + " x " +
-                                term("ulysses", degrees.ulysses) + " x " + term("pp", degrees.pp) + " x " +
-                                term("tp", degrees.tp) + " make " + std::to_string(degrees.product()) +
-                                " ranks, but devices lists " + std::to_string(group.ranks()) +
-                                "; the two must be equal");
+                                term("ulysses", degrees.ulysses) + " x " + term("spatial", degrees.spatial) + " x " +
+                                term("pp", degrees.pp) + " x " + term("tp", degrees.tp) + " make " +
+                                std::to_string(degrees.product()) + " ranks, but devices lists " +
+                                std::to_string(group.ranks()) + "; the two must be equal");
   }
   return {};
 }

@@ -23,6 +23,7 @@ nlohmann::json groupJson(const GroupSpec& group, uint64_t weight_bytes) {
                           {{"cfg", degrees.cfg},
                            {"ring", degrees.ring},
                            {"ulysses", degrees.ulysses},
+                           {"spatial", degrees.spatial},
                            {"pp", degrees.pp},
                            {"tp", degrees.tp}}},
                          {"threads", group.threads},

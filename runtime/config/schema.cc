@@ -210,6 +210,7 @@ void addParallelKeys(Keys& keys) {
   add("cfg", "Passes of classifier-free guidance side by side.", &ParallelDegrees::cfg);
   add("ring", "Sequence parallelism by ring attention.", &ParallelDegrees::ring);
   add("ulysses", "Sequence parallelism by head scatter.", &ParallelDegrees::ulysses);
+  add("spatial", "Height shards of a VAE.", &ParallelDegrees::spatial);
   add("pp", "Pipeline parallelism over layers.", &ParallelDegrees::pp);
   add("tp", "Tensor parallelism inside layers.", &ParallelDegrees::tp);
 }

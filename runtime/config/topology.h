@@ -53,10 +53,11 @@ struct ParallelDegrees {
   uint32_t cfg = 1;
   uint32_t ring = 1;
   uint32_t ulysses = 1;
+  uint32_t spatial = 1;
   uint32_t pp = 1;
   uint32_t tp = 1;
 
-  uint64_t product() const { return uint64_t{cfg} * ring * ulysses * pp * tp; }
+  uint64_t product() const { return uint64_t{cfg} * ring * ulysses * spatial * pp * tp; }
 };
 
 // The workers that run one stage together.

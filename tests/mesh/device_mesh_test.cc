@@ -9,11 +9,11 @@
 namespace latentd::mesh {
 namespace {
 
-using Degrees = std::array<uint32_t, 6>;  // in the order of kMeshDims
+using Degrees = std::array<uint32_t, 7>;  // in the order of kMeshDims
 
-MeshDegrees named(const Degrees& d) { return {d[0], d[1], d[2], d[3], d[4], d[5]}; }
+MeshDegrees named(const Degrees& d) { return {d[0], d[1], d[2], d[3], d[4], d[5], d[6]}; }
 
-// Every way to write `ranks` as a product of six degrees.
+// Every way to write `ranks` as a product of seven degrees.
 void forEachFactorisation(uint32_t ranks, const std::function<void(const Degrees&)>& visit) {
   Degrees degrees{};
   const std::function<void(size_t, uint32_t)> choose = [&](size_t dim, uint32_t left) {
@@ -30,16 +30,17 @@ void forEachFactorisation(uint32_t ranks, const std::function<void(const Degrees
   choose(0, ranks);
 }
 
-// The ranks in order are what six nested loops count out, the outermost dimension slowest: no division, no stride.
+// The ranks in order are what seven nested loops count out, the outermost dimension slowest: no division, no stride.
 std::vector<Degrees> countedOut(const Degrees& d) {
   std::vector<Degrees> coordinates;
   for (uint32_t dp = 0; dp < d[0]; ++dp)
     for (uint32_t cfg = 0; cfg < d[1]; ++cfg)
       for (uint32_t ring = 0; ring < d[2]; ++ring)
         for (uint32_t ulysses = 0; ulysses < d[3]; ++ulysses)
-          for (uint32_t pp = 0; pp < d[4]; ++pp)
-            for (uint32_t tp = 0; tp < d[5]; ++tp)
-              coordinates.push_back({dp, cfg, ring, ulysses, pp, tp});
+          for (uint32_t spatial = 0; spatial < d[4]; ++spatial)
+            for (uint32_t pp = 0; pp < d[5]; ++pp)
+              for (uint32_t tp = 0; tp < d[6]; ++tp)
+                coordinates.push_back({dp, cfg, ring, ulysses, spatial, pp, tp});
   return coordinates;
 }
 
@@ -103,7 +104,7 @@ TEST_CASE("mesh: degrees that do not make the group's ranks are refused with bot
   const auto refused = DeviceMesh::make({.cfg = 2, .ulysses = 3}, 4);
   CHECK(refused.status().code() == absl::StatusCode::kInvalidArgument);
   CHECK(messageOf(refused.status()) ==
-        "the degrees dp 1 x cfg 2 x ring 1 x ulysses 3 x pp 1 x tp 1 make 6 ranks, the group has 4");
+        "the degrees dp 1 x cfg 2 x ring 1 x ulysses 3 x spatial 1 x pp 1 x tp 1 make 6 ranks, the group has 4");
   CHECK(messageOf(DeviceMesh::make({.tp = 0}, 1).status()).find("degree tp is 0") != std::string::npos);
   // The product of large degrees does not wrap around to the number of ranks.
   CHECK_FALSE(DeviceMesh::make({.dp = 65536, .cfg = 65536}, 0).ok());

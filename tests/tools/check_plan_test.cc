@@ -16,7 +16,7 @@ TEST_CASE("check: the ranks of a group are listed with their place in its mesh",
   const config::Findings findings = config::findingsFor(*topology);
 
   const std::string text = checkText(*topology, findings);
-  CHECK(text.find("mesh of denoise, dp -> cfg -> ring -> ulysses -> pp -> tp:\n"
+  CHECK(text.find("mesh of denoise, dp -> cfg -> ring -> ulysses -> spatial -> pp -> tp:\n"
                   "  rank 0 on cpu, cfg 0, ulysses 0\n"
                   "  rank 1 on cpu, cfg 0, ulysses 1\n"
                   "  rank 2 on cpu, cfg 1, ulysses 0\n"

@@ -197,7 +197,7 @@ TEST_CASE("config: a key that does not exist is refused with the nearest that do
        "model, devices, threads, dtype, memory_max, stall, options, parallel"},
       {"nested", inGroup("    parallel: {ulises: 2}\n"),
        "t.yaml:6: groups[1].parallel.ulises: unknown key (value '2'); did you mean 'ulysses'? Valid here: cfg, ring, "
-       "ulysses, pp, tp"},
+       "ulysses, spatial, pp, tp"},
       {"edge", inEdge("    slot: 3\n"),
        "t.yaml:11: edges[0].slot: unknown key (value '3'); did you mean 'slots'? Valid here: from, to, slots, "
        "profiles_max, unpooled_bytes_max, producer_shard_dim, consumer_shard_dim"},
@@ -351,11 +351,11 @@ edges:
 TEST_CASE("config: values that contradict each other are both named", "[config]") {
   check({
       {"ranks", inGroup("    devices: [cpu, cpu, cpu]\n    parallel: {cfg: 2, ulysses: 2}\n"),
-       "t.yaml:7: groups[1].parallel: the degrees cfg 2 x ring 1 x ulysses 2 x pp 1 x tp 1 make 4 ranks, but devices "
-       "lists 3; the two must be equal"},
+       "t.yaml:7: groups[1].parallel: the degrees cfg 2 x ring 1 x ulysses 2 x spatial 1 x pp 1 x tp 1 make 4 ranks, "
+       "but devices lists 3; the two must be equal"},
       {"ranks without parallel", inGroup("    devices: [cpu, cpu]\n"),
-       "t.yaml:5: groups[1].parallel: the degrees cfg 1 x ring 1 x ulysses 1 x pp 1 x tp 1 make 1 ranks, but devices "
-       "lists 2; the two must be equal"},
+       "t.yaml:5: groups[1].parallel: the degrees cfg 1 x ring 1 x ulysses 1 x spatial 1 x pp 1 x tp 1 make 1 ranks, "
+       "but devices lists 2; the two must be equal"},
       {"ports", with(appended("http: 0.0.0.0:7000\n"), "127.0.0.1:0", "127.0.0.1:7000"),
        "t.yaml:14: http: '0.0.0.0:7000' takes the port of listen (127.0.0.1:7000); give each a port of its own, or 0 "
        "for "
