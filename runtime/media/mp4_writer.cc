@@ -16,6 +16,9 @@ constexpr const char* kH264Quality = "18";
 constexpr int kMpeg4Quantiser = 3;
 // Beside workers that compute: more threads gain little at these sizes, and each holds frames.
 constexpr unsigned kThreadsMax = 4;
+// Smaller pictures are encoded in a fraction of the time that they take to make, and on one thread x264 gives the same
+// bytes for the same frames every time; with more it once did not on a busy machine.
+constexpr uint64_t kPixelsOneThread = 640 * 360;
 
 int evenSide(uint32_t side) { return static_cast<int>(side + side % 2); }
 
@@ -32,7 +35,8 @@ void configure(const VideoSpec& spec, AVCodecContext& codec) {
   // The pixels are sRGB, whose primaries are BT.709's whatever the matrix.
   codec.color_primaries = AVCOL_PRI_BT709;
   codec.color_trc = AVCOL_TRC_IEC61966_2_1;
-  codec.thread_count = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax));
+  const bool small = uint64_t{spec.width} * spec.height <= kPixelsOneThread;
+  codec.thread_count = small ? 1 : static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax));
   if (codec.codec_id == AV_CODEC_ID_MPEG4) {
     codec.flags |= AV_CODEC_FLAG_QSCALE;
     codec.global_quality = kMpeg4Quantiser * FF_QP2LAMBDA;
