@@ -48,7 +48,7 @@ void DownloadReactor::writeNext() {
   chunk_.set_offset(offset_);
   chunk_.set_total_bytes(file_.bytes);
   offset_ += wanted;
-  StartWrite(&chunk_);
+  write(chunk_);
 }
 
 void DownloadReactor::finish(const grpc::Status& status) {

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "proto/api.grpc.pb.h"
+#include "runtime/api/byte_stream.h"
 #include "runtime/api/call_metrics.h"
 #include "runtime/supervisor/job_service.h"
 
@@ -11,7 +12,7 @@ namespace latentd::api {
 // One Download stream: reads the next chunk when the client has taken the one before, holding no thread meanwhile.
 // Owner: itself, from the handler's return until OnDone. Thread: gRPC's, one at a time. States: open -> finished ->
 // done. Failure: a file that ends early is DATA_LOSS; a client that goes away ends the stream.
-class DownloadReactor final : public grpc::ServerWriteReactor<v1::DownloadChunk> {
+class DownloadReactor final : public ByteStream {
  public:
   DownloadReactor(StreamLimit::Lease lease, CallMetrics call, metrics::Counter& bytes_sent, supervisor::ResultFile file,
                   uint64_t offset);

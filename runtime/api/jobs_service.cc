@@ -1,8 +1,13 @@
 #include "runtime/api/jobs_service.h"
 
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "runtime/api/byte_stream.h"
 #include "runtime/api/download_reactor.h"
+#include "runtime/api/message_bytes.h"
 #include "runtime/api/trace_reactor.h"
 #include "runtime/api/unary.h"
 #include "runtime/api/watch_reactor.h"
@@ -23,6 +28,13 @@ Status tooMany(const char* what, const StreamLimit& limit) {
                     "all " + std::to_string(limit.openMax()) + " " + what + " are in use; close some, or try again");
 }
 
+// The stream, or one that ends with what kept it from opening.
+grpc::ServerWriteReactor<grpc::ByteBuffer>* orRefused(CallMetrics call,
+                                                      StatusOr<grpc::ServerWriteReactor<grpc::ByteBuffer>*> stream) {
+  if (stream.ok()) return *stream;
+  return new RefusedStream(call, stream.status());
+}
+
 }  // namespace
 
 JobsService::JobsService(supervisor::JobService& jobs, metrics::ApiMetrics& metrics)
@@ -31,37 +43,21 @@ JobsService::JobsService(supervisor::JobService& jobs, metrics::ApiMetrics& metr
       watches_(kWatchesMax, metrics.watchers),
       downloads_(kDownloadsMax, metrics.downloads) {}
 
-grpc::ServerUnaryReactor* JobsService::Submit(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                              grpc::ByteBuffer* response) {
-  const CallMetrics call(metrics_, "Submit");
-  return finishUnary(context, call, submit(*request), response);
+// ---- unary calls ----------------------------------------------------------------------------------------------
+
+grpc::ServerUnaryReactor* JobsService::Submit(Context* context, const Bytes* request, Bytes* response) {
+  return answerUnary<v1::SubmitRequest>(context, CallMetrics(metrics_, "Submit"), *request, response,
+                                        [&](const auto& parsed) { return jobs_.submit(parsed); });
 }
 
-StatusOr<grpc::ByteBuffer> JobsService::submit(const grpc::ByteBuffer& bytes) {
-  v1::SubmitRequest request;
-  grpc::ByteBuffer consumed(bytes);
-  if (!grpc::SerializationTraits<v1::SubmitRequest>::Deserialize(&consumed, &request).ok()) {
-    return absl::InvalidArgumentError(
-        "parameters: the request is no SubmitRequest of latentd.v1, or a text in it is not valid UTF-8; send UTF-8");
-  }
-  LATENTD_ASSIGN_OR_RETURN(const v1::Job job, jobs_.submit(request));
-  grpc::ByteBuffer answer;
-  bool own_buffer = false;
-  const grpc::Status serialized = grpc::SerializationTraits<v1::Job>::Serialize(job, &answer, &own_buffer);
-  if (!serialized.ok()) return absl::InternalError("the job could not be serialized: " + serialized.error_message());
-  return answer;
+grpc::ServerUnaryReactor* JobsService::Get(Context* context, const Bytes* request, Bytes* response) {
+  return answerUnary<v1::GetJobRequest>(context, CallMetrics(metrics_, "Get"), *request, response,
+                                        [&](const auto& parsed) { return jobs_.get(parsed.id()); });
 }
 
-grpc::ServerUnaryReactor* JobsService::Get(grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
-                                           v1::Job* response) {
-  const CallMetrics call(metrics_, "Get");
-  return finishUnary(context, call, jobs_.get(request->id()), response);
-}
-
-grpc::ServerUnaryReactor* JobsService::List(grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
-                                            v1::ListJobsResponse* response) {
-  const CallMetrics call(metrics_, "List");
-  return finishUnary(context, call, listBounded(*request), response);
+grpc::ServerUnaryReactor* JobsService::List(Context* context, const Bytes* request, Bytes* response) {
+  return answerUnary<v1::ListJobsRequest>(context, CallMetrics(metrics_, "List"), *request, response,
+                                          [&](const auto& parsed) { return listBounded(parsed); });
 }
 
 StatusOr<v1::ListJobsResponse> JobsService::listBounded(v1::ListJobsRequest request) {
@@ -72,61 +68,69 @@ StatusOr<v1::ListJobsResponse> JobsService::listBounded(v1::ListJobsRequest requ
   }
 }
 
-grpc::ServerUnaryReactor* JobsService::Cancel(grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
-                                              v1::Job* response) {
-  const CallMetrics call(metrics_, "Cancel");
-  return finishUnary(context, call, jobs_.cancel(request->id()), response);
+grpc::ServerUnaryReactor* JobsService::Cancel(Context* context, const Bytes* request, Bytes* response) {
+  return answerUnary<v1::CancelJobRequest>(context, CallMetrics(metrics_, "Cancel"), *request, response,
+                                           [&](const auto& parsed) { return jobs_.cancel(parsed.id()); });
 }
 
-grpc::ServerWriteReactor<v1::Job>* JobsService::Watch(grpc::CallbackServerContext*,
-                                                      const v1::WatchJobRequest* request) {
+grpc::ServerUnaryReactor* JobsService::Delete(Context* context, const Bytes* request, Bytes* response) {
+  return answerUnary<v1::DeleteJobRequest>(context, CallMetrics(metrics_, "Delete"), *request, response,
+                                           [&](const auto& parsed) -> StatusOr<v1::DeleteJobResponse> {
+                                             LATENTD_RETURN_IF_ERROR(jobs_.remove(parsed.id()));
+                                             return v1::DeleteJobResponse();
+                                           });
+}
+
+// ---- streams --------------------------------------------------------------------------------------------------
+
+JobsService::Stream* JobsService::Watch(Context*, const Bytes* request) {
   const CallMetrics call(metrics_, "Watch");
+  return orRefused(call, openWatch(call, *request));
+}
+
+StatusOr<JobsService::Stream*> JobsService::openWatch(CallMetrics call, const Bytes& request) {
+  LATENTD_ASSIGN_OR_RETURN(const auto parsed, parseRequest<v1::WatchJobRequest>(request));
   std::optional<StreamLimit::Lease> lease = watches_.acquire();
-  if (!lease) return new RefusedStream<v1::Job>(call, tooMany("watch streams", watches_));
+  if (!lease) return tooMany("watch streams", watches_);
   auto* reactor = new WatchReactor(std::move(*lease), call, metrics_.watch_skipped);
-  reactor->start(jobs_, request->id());
+  reactor->start(jobs_, parsed.id());
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::DownloadChunk>* JobsService::Download(grpc::CallbackServerContext*,
-                                                                   const v1::DownloadRequest* request) {
-  using Refused = RefusedStream<v1::DownloadChunk>;
+JobsService::Stream* JobsService::Download(Context*, const Bytes* request) {
   const CallMetrics call(metrics_, "Download");
+  return orRefused(call, openDownload(call, *request));
+}
+
+StatusOr<JobsService::Stream*> JobsService::openDownload(CallMetrics call, const Bytes& request) {
+  LATENTD_ASSIGN_OR_RETURN(const auto parsed, parseRequest<v1::DownloadRequest>(request));
   std::optional<StreamLimit::Lease> lease = downloads_.acquire();
-  if (!lease) return new Refused(call, tooMany("download streams", downloads_));
-  StatusOr<supervisor::ResultFile> file = jobs_.openResult(request->id());
-  if (!file.ok()) return new Refused(call, file.status());
-  if (request->offset() > file->bytes) {
-    return new Refused(call, makeStatus(absl::StatusCode::kOutOfRange, "offset: " + std::to_string(request->offset()) +
-                                                                           " is beyond the result's " +
-                                                                           std::to_string(file->bytes) + " bytes"));
+  if (!lease) return tooMany("download streams", downloads_);
+  LATENTD_ASSIGN_OR_RETURN(supervisor::ResultFile file, jobs_.openResult(parsed.id()));
+  if (parsed.offset() > file.bytes) {
+    return makeStatus(absl::StatusCode::kOutOfRange, "offset: " + std::to_string(parsed.offset()) +
+                                                         " is beyond the result's " + std::to_string(file.bytes) +
+                                                         " bytes");
   }
   auto* reactor =
-      new DownloadReactor(std::move(*lease), call, metrics_.download_bytes, std::move(file).value(), request->offset());
+      new DownloadReactor(std::move(*lease), call, metrics_.download_bytes, std::move(file), parsed.offset());
   reactor->start();
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::TraceTrack>* JobsService::GetTrace(grpc::CallbackServerContext*,
-                                                                const v1::GetTraceRequest* request) {
-  using Refused = RefusedStream<v1::TraceTrack>;
+JobsService::Stream* JobsService::GetTrace(Context*, const Bytes* request) {
   const CallMetrics call(metrics_, "GetTrace");
-  std::optional<StreamLimit::Lease> lease = downloads_.acquire();
-  if (!lease) return new Refused(call, tooMany("download streams", downloads_));
-  StatusOr<std::vector<v1::TraceTrack>> tracks = jobs_.trace(request->id());
-  if (!tracks.ok()) return new Refused(call, tracks.status());
-  auto* reactor = new TraceReactor(std::move(*lease), call, *std::move(tracks));
-  reactor->start();
-  return reactor;
+  return orRefused(call, openTrace(call, *request));
 }
 
-grpc::ServerUnaryReactor* JobsService::Delete(grpc::CallbackServerContext* context, const v1::DeleteJobRequest* request,
-                                              v1::DeleteJobResponse* response) {
-  const CallMetrics call(metrics_, "Delete");
-  const Status status = jobs_.remove(request->id());
-  StatusOr<v1::DeleteJobResponse> result{v1::DeleteJobResponse()};
-  if (!status.ok()) result = status;
-  return finishUnary(context, call, std::move(result), response);
+StatusOr<JobsService::Stream*> JobsService::openTrace(CallMetrics call, const Bytes& request) {
+  LATENTD_ASSIGN_OR_RETURN(const auto parsed, parseRequest<v1::GetTraceRequest>(request));
+  std::optional<StreamLimit::Lease> lease = downloads_.acquire();
+  if (!lease) return tooMany("download streams", downloads_);
+  LATENTD_ASSIGN_OR_RETURN(std::vector<v1::TraceTrack> tracks, jobs_.trace(parsed.id()));
+  auto* reactor = new TraceReactor(std::move(*lease), call, std::move(tracks));
+  reactor->start();
+  return reactor;
 }
 
 }  // namespace latentd::api

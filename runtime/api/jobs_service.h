@@ -7,34 +7,37 @@
 
 namespace latentd::api {
 
+// Every method takes and gives bytes: message_bytes.h says why.
+using RawJobsService = v1::Jobs::WithRawCallbackMethod_Submit<
+    v1::Jobs::WithRawCallbackMethod_Get<v1::Jobs::WithRawCallbackMethod_List<v1::Jobs::WithRawCallbackMethod_Cancel<
+        v1::Jobs::WithRawCallbackMethod_Watch<v1::Jobs::WithRawCallbackMethod_Download<
+            v1::Jobs::WithRawCallbackMethod_GetTrace<v1::Jobs::WithRawCallbackMethod_Delete<v1::Jobs::Service>>>>>>>>;
+
 // latentd.v1.Jobs over the supervisor. Unary calls run on gRPC's thread, since JobService never waits for a worker;
 // streams are reactors that hold no thread.
 // Owner: Server. Thread: gRPC's, any number at once. Failure: statuses as proto/api.proto documents them.
-class JobsService final : public v1::Jobs::WithRawCallbackMethod_Submit<v1::Jobs::CallbackService> {
+class JobsService final : public RawJobsService {
  public:
   JobsService(supervisor::JobService& jobs, metrics::ApiMetrics& metrics);
 
-  // Takes bytes: a prompt that is not UTF-8 would otherwise be answered UNIMPLEMENTED by gRPC, without a message.
-  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                   grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
-                                v1::Job* response) override;
-  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
-                                 v1::ListJobsResponse* response) override;
-  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
-                                   v1::Job* response) override;
-  grpc::ServerWriteReactor<v1::Job>* Watch(grpc::CallbackServerContext* context,
-                                           const v1::WatchJobRequest* request) override;
-  grpc::ServerWriteReactor<v1::DownloadChunk>* Download(grpc::CallbackServerContext* context,
-                                                        const v1::DownloadRequest* request) override;
+  using Context = grpc::CallbackServerContext;
+  using Bytes = grpc::ByteBuffer;
+  using Stream = grpc::ServerWriteReactor<grpc::ByteBuffer>;
+
+  grpc::ServerUnaryReactor* Submit(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerUnaryReactor* Get(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerUnaryReactor* List(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerUnaryReactor* Cancel(Context* context, const Bytes* request, Bytes* response) override;
+  Stream* Watch(Context* context, const Bytes* request) override;
+  Stream* Download(Context* context, const Bytes* request) override;
   // Counts as a download.
-  grpc::ServerWriteReactor<v1::TraceTrack>* GetTrace(grpc::CallbackServerContext* context,
-                                                     const v1::GetTraceRequest* request) override;
-  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context, const v1::DeleteJobRequest* request,
-                                   v1::DeleteJobResponse* response) override;
+  Stream* GetTrace(Context* context, const Bytes* request) override;
+  grpc::ServerUnaryReactor* Delete(Context* context, const Bytes* request, Bytes* response) override;
 
  private:
-  StatusOr<grpc::ByteBuffer> submit(const grpc::ByteBuffer& bytes);
+  StatusOr<Stream*> openWatch(CallMetrics call, const Bytes& request);
+  StatusOr<Stream*> openDownload(CallMetrics call, const Bytes& request);
+  StatusOr<Stream*> openTrace(CallMetrics call, const Bytes& request);
   StatusOr<v1::ListJobsResponse> listBounded(v1::ListJobsRequest request);
 
   supervisor::JobService& jobs_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "proto/api.grpc.pb.h"
+#include "runtime/api/byte_stream.h"
 #include "runtime/api/call_metrics.h"
 
 namespace latentd::api {
@@ -13,7 +14,7 @@ namespace latentd::api {
 // One GetTrace stream: writes a track when the client has taken the one before.
 // Owner: itself, from the handler's return until OnDone. Thread: gRPC's, one at a time. States: open -> finished ->
 // done. Failure: a client that goes away ends the stream.
-class TraceReactor final : public grpc::ServerWriteReactor<v1::TraceTrack> {
+class TraceReactor final : public ByteStream {
  public:
   TraceReactor(StreamLimit::Lease lease, CallMetrics call, std::vector<v1::TraceTrack> tracks)
       : lease_(std::move(lease)), call_(call), tracks_(std::move(tracks)) {}
@@ -33,7 +34,7 @@ class TraceReactor final : public grpc::ServerWriteReactor<v1::TraceTrack> {
  private:
   void writeNext() {
     if (written_ == tracks_.size()) return finish(grpc::Status::OK);
-    StartWrite(&tracks_[written_++]);
+    write(tracks_[written_++]);
   }
   void finish(const grpc::Status& status) {
     code_ = status.error_code();

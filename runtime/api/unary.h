@@ -6,6 +6,7 @@
 
 #include "runtime/api/call_metrics.h"
 #include "runtime/api/convert.h"
+#include "runtime/api/message_bytes.h"
 #include "runtime/base/status.h"
 
 namespace latentd::api {
@@ -22,16 +23,17 @@ grpc::ServerUnaryReactor* finishUnary(grpc::CallbackServerContext* context, Call
   return reactor;
 }
 
-// Ends a stream before it began.
-template <class Message>
-class RefusedStream final : public grpc::ServerWriteReactor<Message> {
- public:
-  RefusedStream(CallMetrics call, const Status& status) {
-    const grpc::Status refusal = toGrpc(status);
-    call.ended(refusal.error_code());
-    this->Finish(refusal);
-  }
-  void OnDone() override { delete this; }
-};
+// The same between bytes: handle(const Request&) returns a StatusOr of the response.
+template <class Request, class Handle>
+grpc::ServerUnaryReactor* answerUnary(grpc::CallbackServerContext* context, CallMetrics call,
+                                      const grpc::ByteBuffer& request, grpc::ByteBuffer* response,
+                                      const Handle& handle) {
+  const auto answer = [&]() -> StatusOr<grpc::ByteBuffer> {
+    LATENTD_ASSIGN_OR_RETURN(const Request parsed, parseRequest<Request>(request));
+    LATENTD_ASSIGN_OR_RETURN(const auto result, handle(parsed));
+    return toBytes(result);
+  };
+  return finishUnary(context, call, answer(), response);
+}
 
 }  // namespace latentd::api

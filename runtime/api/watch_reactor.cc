@@ -44,7 +44,7 @@ void WatchReactor::writeNext() {
   writing_job_ = std::move(pending_.front());
   pending_.pop_front();
   writing_ = true;
-  StartWrite(&writing_job_);
+  write(writing_job_);
 }
 
 void WatchReactor::finish(const grpc::Status& status) {

@@ -6,6 +6,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "proto/api.grpc.pb.h"
+#include "runtime/api/byte_stream.h"
 #include "runtime/api/call_metrics.h"
 #include "runtime/base/mutex.h"
 #include "runtime/supervisor/job_service.h"
@@ -16,7 +17,7 @@ namespace latentd::api {
 // Owner: itself, from the handler's return until OnDone. Thread: the supervisor's loop offers, gRPC's threads write;
 // a mutex between them. States: open -> finished (terminal state written, or the client went away) -> done.
 // Failure: a client that reads slowly misses progress inside a state, never a state; what waits for it is bounded.
-class WatchReactor final : public grpc::ServerWriteReactor<v1::Job> {
+class WatchReactor final : public ByteStream {
  public:
   WatchReactor(StreamLimit::Lease lease, CallMetrics call, metrics::Counter& skipped);
 
@@ -38,7 +39,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::Job> {
 
   Mutex mutex_;
   std::deque<v1::Job> pending_ GUARDED_BY(mutex_);
-  v1::Job writing_job_;  // gRPC reads it while writing_
+  v1::Job writing_job_;  // the last one handed over
   bool writing_ GUARDED_BY(mutex_) = false;
   bool cancelled_ GUARDED_BY(mutex_) = false;
   bool finished_ GUARDED_BY(mutex_) = false;

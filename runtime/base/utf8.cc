@@ -43,4 +43,13 @@ std::optional<size_t> firstInvalidUtf8(std::string_view text) {
   return std::nullopt;
 }
 
+std::optional<std::string> describeInvalidUtf8(std::string_view text) {
+  const std::optional<size_t> offset = firstInvalidUtf8(text);
+  if (!offset) return std::nullopt;
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto byte = static_cast<uint8_t>(text[*offset]);
+  return std::string("is not UTF-8: byte 0x") + kDigits[byte >> 4] + kDigits[byte & 15] + " at offset " +
+         std::to_string(*offset) + "; send it as UTF-8";
+}
+
 }  // namespace latentd

@@ -77,10 +77,7 @@ Status checkText(std::string_view field, std::string_view text, uint32_t bytes_m
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     return invalidField(field, " has a NUL byte at offset {}: remove it", nul);
   }
-  if (const std::optional<size_t> offset = firstInvalidUtf8(text)) {
-    return invalidField(field, " is not UTF-8: byte {:#04x} at offset {}; send it as UTF-8",
-                        static_cast<uint8_t>(text[*offset]), *offset);
-  }
+  if (const auto problem = describeInvalidUtf8(text)) return invalidField(field, " {}", *problem);
   return absl::OkStatus();
 }
 

@@ -108,16 +108,53 @@ TEST_CASE("api: reflection lists the services and describes them", "[api][reflec
   CHECK(file.bytes.find("proto/api.proto") != std::string::npos);
 }
 
-TEST_CASE("api: malformed and invalid UTF-8 messages are refused and the connection lives on", "[api]") {
+TEST_CASE("api: a text that is not UTF-8 is refused with its field and the connection lives on", "[api]") {
   ApiFixture fixture;
-  const std::string bad_utf8("\x0a\x04\x0a\x02\xff\xfe", 6);  // parameters.prompt = FF FE
-  const std::string truncated("\x0a\x7f\x0a", 3);
-  for (const std::string& bytes : {bad_utf8, truncated}) {
+  struct Bad {
+    const char* method;
+    std::string bytes;
+    std::string words;
+  };
+  const std::string id("\x0a\x03v\xff\xfe", 5);
+  const std::string words_of_id = "id is not UTF-8: byte 0xff at offset 1; send it as UTF-8";
+  const std::vector<Bad> calls = {
+      // parameters.frames = 5 stands before the prompt and a field of a later version, 100, before the negative one.
+      {"Submit", std::string("\x0a\x06\x18\x05\x0a\x02\xff\xfe", 8), "prompt is not UTF-8: byte 0xff at offset 0"},
+      {"Submit", std::string("\x0a\x0c\x0a\x01x\xa2\x06\x01\xff\x12\x03ok\xc3", 14),
+       "negative_prompt is not UTF-8: byte 0xc3"},
+      {"Submit", std::string("\x0a\x03\x0a\x01x\x2a\x01\x80", 8), "request_id is not UTF-8: byte 0x80 at offset 0"},
+      {"Get", id, words_of_id},
+      {"Cancel", id, words_of_id},
+      {"Delete", id, words_of_id},
+      {"Watch", id, words_of_id},
+      {"Download", id, words_of_id},
+      {"GetTrace", id, words_of_id},
+      {"List", std::string("\x12\x01\xff", 3), "page_token is not UTF-8: byte 0xff at offset 0"},
+  };
+  for (const Bad& bad : calls) {
+    CAPTURE(bad.method, bad.words);
+    const RawAnswer answer = callRaw(fixture.channel, std::string("/latentd.v1.Jobs/") + bad.method, bad.bytes);
+    CHECK(answer.status.error_code() == Code::INVALID_ARGUMENT);
+    CHECK(answer.status.error_message().rfind(bad.words, 0) == 0);
+    CHECK(fixture.metrics.requests.with(bad.method, "INVALID_ARGUMENT").Value() >= 1);
+  }
+  CHECK(fixture.jobs.jobs().empty());
+  CHECK(fixture.metrics.watchers.Value() == 0);
+  CHECK(fixture.metrics.downloads.Value() == 0);
+  fixture.submit("still served");
+}
+
+TEST_CASE("api: bytes that are no request are refused and the connection lives on", "[api]") {
+  ApiFixture fixture;
+  // Cut in a length, in a message, and in a number; a length beyond all bytes; the end of a group that never began.
+  for (const std::string& bytes :
+       {std::string("\x0a\x7f\x0a", 3), std::string("\x0a\x02\x0a\x05", 4), std::string("\x10\xff", 2),
+        std::string("\x0a\xff\xff\xff\xff\x0f", 6), std::string("\x0c", 1)}) {
     const RawAnswer answer = callRaw(fixture.channel, "/latentd.v1.Jobs/Submit", bytes);
     CHECK(answer.status.error_code() == Code::INVALID_ARGUMENT);
-    CHECK(answer.status.error_message().find("UTF-8") != std::string::npos);
-    CHECK(fixture.jobs.jobs().empty());
+    CHECK(answer.status.error_message().find("no latentd.v1.SubmitRequest") != std::string::npos);
   }
+  CHECK(fixture.jobs.jobs().empty());
   CHECK(callRaw(fixture.channel, "/latentd.v1.Jobs/Nothing", "").status.error_code() == Code::UNIMPLEMENTED);
   fixture.submit("still served");
 }

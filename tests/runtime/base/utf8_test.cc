@@ -18,4 +18,9 @@ TEST_CASE("utf8: the first invalid byte is found, in every kind of damage", "[ba
   CHECK(firstInvalidUtf8("\xe2\x82(") == 0);         // wrong third byte
 }
 
+TEST_CASE("utf8: damage is described for people", "[base]") {
+  CHECK(!describeInvalidUtf8("caf\xc3\xa9"));
+  CHECK(describeInvalidUtf8("caf\xe9") == "is not UTF-8: byte 0xe9 at offset 3; send it as UTF-8");
+}
+
 }  // namespace latentd

@@ -1,0 +1,63 @@
+#include "runtime/api/message_bytes.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/utf8.h"
+
+namespace latentd::api {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+
+std::string flatten(const grpc::ByteBuffer& bytes) {
+  std::vector<grpc::Slice> slices;
+  if (!bytes.Dump(&slices).ok()) return "";
+  std::string flat;
+  for (const grpc::Slice& slice : slices)
+    flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  return flat;
+}
+
+// "prompt is not UTF-8: ...", of the first such text as far as the bytes make sense. Requests nest as deep as their
+// types do, and no type contains itself.
+std::optional<std::string> findBadText(const Descriptor& type, const std::string& bytes) {
+  CodedInputStream stream(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
+  while (const uint32_t tag = stream.ReadTag()) {
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      if (!WireFormatLite::SkipField(&stream, tag)) return std::nullopt;
+      continue;
+    }
+    uint32_t length = 0;
+    std::string value;
+    if (!stream.ReadVarint32(&length) || length > bytes.size()) return std::nullopt;
+    if (!stream.ReadString(&value, static_cast<int>(length))) return std::nullopt;
+    const FieldDescriptor* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    if (field == nullptr) continue;
+    std::optional<std::string> found;
+    if (field->type() == FieldDescriptor::TYPE_MESSAGE) found = findBadText(*field->message_type(), value);
+    if (field->type() == FieldDescriptor::TYPE_STRING) {
+      if (const auto problem = describeInvalidUtf8(value)) found = field->name() + " " + *problem;
+    }
+    if (found) return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Status refuseBytes(const Descriptor& type, const grpc::ByteBuffer& bytes) {
+  if (const auto found = findBadText(type, flatten(bytes))) return absl::InvalidArgumentError(*found);
+  return absl::InvalidArgumentError("the bytes sent are no " + type.full_name() +
+                                    ": make client and daemon from the same proto/api.proto");
+}
+
+}  // namespace latentd::api
