@@ -36,6 +36,7 @@ struct RingHeader {
   std::atomic<uint32_t> finished;
   std::atomic<uint32_t> abort_state;
   std::atomic<int32_t> abort_code;
+  std::atomic<uint32_t> abort_party;  // a RingParty
   std::atomic<uint32_t> abort_text_bytes;
   char abort_text[kReasonBytesMax];
   // Written by one side each, and apart, so that neither invalidates the other's line.
@@ -124,7 +125,7 @@ std::byte* RingMapping::frame(uint32_t count) const {
   return region_.data() + kHeaderBytes + frameStride(geometry_) * (count % geometry_.capacity);
 }
 
-Status RingMapping::abort(const Status& reason) const {
+Status RingMapping::abort(const Status& reason, RingParty at_fault) const {
   LATENTD_CHECK(!reason.ok(), "a ring is aborted with an error");
   RingHeader& shared = header();
   uint32_t expected = kNotAborted;
@@ -136,6 +137,7 @@ Status RingMapping::abort(const Status& reason) const {
   std::memcpy(shared.abort_text, text.data(), bytes);
   shared.abort_text_bytes.store(static_cast<uint32_t>(bytes), std::memory_order_relaxed);
   shared.abort_code.store(static_cast<int32_t>(reason.code()), std::memory_order_relaxed);
+  shared.abort_party.store(static_cast<uint32_t>(at_fault), std::memory_order_relaxed);
   shared.abort_state.store(kAbortPublished, std::memory_order_release);
   wakeBoth(shared);
   return reason;
@@ -152,6 +154,13 @@ Status RingMapping::aborted() const {
   const bool known = code > 0 && code <= static_cast<int32_t>(absl::StatusCode::kUnauthenticated);
   return makeStatus(known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
                     std::string_view(shared.abort_text, bytes));
+}
+
+RingParty RingMapping::atFault() const {
+  const RingHeader& shared = header();
+  if (shared.abort_state.load(std::memory_order_acquire) != kAbortPublished) return RingParty::kNobody;
+  const uint32_t party = shared.abort_party.load(std::memory_order_relaxed);
+  return party <= static_cast<uint32_t>(RingParty::kReader) ? static_cast<RingParty>(party) : RingParty::kNobody;
 }
 
 StatusOr<SideLock> SideLock::acquire(int ring_fd, uint32_t side) {
@@ -191,8 +200,8 @@ Status waitFor(const RingMapping& mapping, const SideLock& lock, uint32_t peer, 
     if (is_ready) return absl::OkStatus();
     // Said after one more look: the peer's last act may have been to make us ready.
     if (peer_is_dead) {
-      return mapping.abort(
-          absl::UnavailableError(std::string("frame ring: the process of its ") + peer_name + " died"));
+      return mapping.abort(absl::UnavailableError(std::string("frame ring: the process of its ") + peer_name + " died"),
+                           peer == kWriterSide ? RingParty::kWriter : RingParty::kReader);
     }
     const Clock::TimePoint now = std::chrono::steady_clock::now();
     if (now >= deadline) {
@@ -252,7 +261,8 @@ StatusOr<bool> FrameRingWriter::full() const {
   const uint32_t pending = produced_ - mapping_->header().consumed.load(std::memory_order_acquire);
   const uint32_t capacity = mapping_->geometry().capacity;
   if (pending <= capacity) return pending == capacity;
-  return mapping_->abort(absl::DataLossError("frame ring: its reader claims frames that were never written"));
+  return mapping_->abort(absl::DataLossError("frame ring: its reader claims frames that were never written"),
+                         RingParty::kReader);
 }
 
 StatusOr<std::span<std::byte>> FrameRingWriter::reserve(Clock::TimePoint deadline) {
@@ -319,7 +329,8 @@ StatusOr<FrameRingReader::Content> FrameRingReader::content() const {
   const bool finished = header.finished.load(std::memory_order_acquire) != 0;
   const uint32_t pending = header.produced.load(std::memory_order_acquire) - consumed_;
   if (pending > mapping_->geometry().capacity) {
-    return mapping_->abort(absl::DataLossError("frame ring: its writer claims more frames than fit"));
+    return mapping_->abort(absl::DataLossError("frame ring: its writer claims more frames than fit"),
+                           RingParty::kWriter);
   }
   if (pending > 0) return Content::kFrame;
   return finished ? Content::kEnd : Content::kNothingYet;

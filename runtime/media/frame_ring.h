@@ -48,6 +48,9 @@ constexpr uint64_t kRingBytesMax = uint64_t{4} << 30;
 // How often a blocked side looks whether its peer lives.
 constexpr std::chrono::milliseconds kLivenessPeriod{200};
 
+// Whose failure ended a ring. A side that finds the other one dead or at fault tells of that one's.
+enum class RingParty : uint32_t { kNobody = 0, kOwner = 1, kWriter = 2, kReader = 3 };
+
 // Bytes of one frame.
 uint64_t frameBytes(const FrameGeometry& geometry);
 
@@ -66,9 +69,10 @@ class RingMapping {
   int fd() const { return region_.fd(); }
   RingHeader& header() const;
   std::byte* frame(uint32_t count) const;
-  Status abort(const Status& reason) const;
+  Status abort(const Status& reason, RingParty at_fault) const;
   // The reason if the ring was aborted.
   Status aborted() const;
+  RingParty atFault() const;
 
  private:
   RingMapping(ShmRegion region, const FrameGeometry& geometry);
@@ -100,8 +104,9 @@ class FrameRing {
   int fd() const { return mapping_->fd(); }
   const FrameGeometry& geometry() const { return mapping_->geometry(); }
   // Both sides fail with `reason` from now on; the first abort wins.
-  void abort(const Status& reason) { mapping_->abort(reason).IgnoreError(); }
+  void abort(const Status& reason) { mapping_->abort(reason, RingParty::kOwner).IgnoreError(); }
   Status aborted() const { return mapping_->aborted(); }
+  RingParty atFault() const { return mapping_->atFault(); }
   // So far; what the peers wrote, for display.
   uint32_t framesCommitted() const;
   // The writer said that no frame follows.
@@ -131,7 +136,7 @@ class FrameRingWriter {
   void commit();
   // No frame follows. Not for a ring with a reserved, uncommitted frame.
   Status finish();
-  void abort(const Status& reason) { mapping_->abort(reason).IgnoreError(); }
+  void abort(const Status& reason) { mapping_->abort(reason, RingParty::kWriter).IgnoreError(); }
   uint32_t framesCommitted() const { return produced_; }
 
  private:
@@ -163,7 +168,9 @@ class FrameRingReader {
   StatusOr<std::optional<std::span<const std::byte>>> next(Clock::TimePoint deadline);
   // Gives the frame of the last next() back.
   void release();
-  void abort(const Status& reason) { mapping_->abort(reason).IgnoreError(); }
+  void abort(const Status& reason) { mapping_->abort(reason, RingParty::kReader).IgnoreError(); }
+  // The same, of what is the writer's doing.
+  void blameWriter(const Status& reason) { mapping_->abort(reason, RingParty::kWriter).IgnoreError(); }
   uint32_t framesRead() const { return consumed_; }
 
  private:

@@ -22,7 +22,11 @@ StatusOr<uint32_t> pumpFrames(FrameRingReader& reader, FrameWriter& writer) {
       return written;
     }
   }
-  if (reader.framesRead() == 0) return absl::FailedPreconditionError("the job ended without a frame");
+  if (reader.framesRead() == 0) {
+    const Status empty = absl::FailedPreconditionError("the job ended without a frame");
+    reader.blameWriter(empty);
+    return empty;
+  }
   LATENTD_RETURN_IF_ERROR(writer.finish());
   return reader.framesRead();
 }

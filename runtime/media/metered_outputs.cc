@@ -62,7 +62,7 @@ StatusOr<std::unique_ptr<Output>> MeteredOutputFactory::open(const JobId& job, c
       const std::chrono::duration<double> elapsed = clock.now().time_since_epoch() - finished;
       metrics.encode.with(format).Observe(elapsed.count());
       metrics.frames.Increment(result->frames);
-    } else if (!course->aborted.load()) {
+    } else if (!course->aborted.load() && !isFramesMissing(result.status())) {
       metrics.failures.with(absl::StatusCodeToString(result.status().code())).Increment();
     }
     done(std::move(result));

@@ -17,6 +17,10 @@ struct OutputResult {
   uint32_t frames = 0;
 };
 
+// Marks a failure that is not the output's own: its frames did not come. Travels as a payload.
+Status markFramesMissing(Status status);
+bool isFramesMissing(const Status& status);
+
 // One job's way out: a frame ring that the last stage's worker fills, and whoever turns frames into a file of the spool
 // (latent-encoder for containers, a thread of ours for raw formats).
 // Owner: the supervisor, one per running job. Thread: the supervisor's loop. States: open -> finishing -> ended.

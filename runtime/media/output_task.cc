@@ -69,9 +69,14 @@ void OutputTask::onBackendEnded(const Status& status) {
   } else {
     // What a backend says in the ring is more exact than its exit code; a signal says nothing there.
     const Status told = ring_->aborted();
-    const bool is_signal = absl::IsUnavailable(status);
+    const bool is_signal = encoder_ != nullptr && absl::IsUnavailable(status);
+    const bool by_writer = ring_->atFault() == RingParty::kWriter;
     ring_->abort(status);
-    settle(told.ok() || is_signal ? status : told);
+    if (told.ok() || is_signal) {
+      settle(status);
+    } else {
+      settle(by_writer ? markFramesMissing(told) : told);
+    }
   }
   encoder_.reset();
   backend_ended_ = true;

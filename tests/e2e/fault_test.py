@@ -9,11 +9,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import api
-from daemon import processes, wait_until
+from daemon import processes, slack, wait_until
 from daemon_case import FAILED, SUCCEEDED, UNAVAILABLE, DaemonCase, stage_runs
 
 LOADING = (api.WORKER_STATE_LOADING,)
 GROUPS = ("first", "middle", "last")
+
+
+def encoder_failures(daemon):
+    prefix = "latentd_encoder_failures_total"
+    return {name: value for name, value in daemon.metrics().items() if name.startswith(prefix) and value}
 
 
 def encoders(daemon):
@@ -29,7 +34,7 @@ class KillAtABadMomentTest(DaemonCase):
         job = self.client.submit()
         os.kill(loading, signal.SIGKILL)
         self.assertEqual(self.client.wait(job.id).state, SUCCEEDED, "it had only waited")
-        topology = self.client.admin.GetTopology(api.GetTopologyRequest(), timeout=10)
+        topology = self.client.admin.GetTopology(api.GetTopologyRequest(), timeout=30)
         middle = next(group for group in topology.groups if group.name == "middle")
         self.assertEqual((middle.epoch, middle.restarts), (3, 2))
         for word in ("loading", "SIGKILL"):
@@ -58,18 +63,30 @@ class KillAtABadMomentTest(DaemonCase):
             self.client.watch_until(job.id, stage_runs(2, 2))
             os.kill(self.worker("decode"), signal.SIGKILL)
             self.expect_lost(self.client.wait(job.id), "decode")
-            wait_until(lambda: not encoders(daemon), 5, "no encoder waits for frames that will not come")
+            wait_until(lambda: not encoders(daemon), 30, "no encoder waits for frames that will not come")
             self.expect_next_succeeds(format=format, **small)
         self.assertFalse(list(daemon.folder.rglob("*.partial")))
+        self.assertEqual(encoder_failures(daemon), {}, "the frames did not come: no encoder failed")
+
+    def test_while_every_format_waits_for_the_first_frame(self):
+        daemon = self.run_daemon(topologies.noop(relay="steps: 40, step_ms: 20"))
+        for format in (api.OUTPUT_FORMAT_NPY, api.OUTPUT_FORMAT_GIF, api.OUTPUT_FORMAT_MP4):
+            job = self.client.submit(format=format)
+            self.client.watch_until(job.id, stage_runs(1))
+            os.kill(self.worker("middle"), signal.SIGKILL)
+            self.expect_lost(self.client.wait(job.id), "middle")
+            self.expect_next_succeeds(format=format)
+        self.assertEqual(encoder_failures(daemon), {})
 
     def test_the_encoder_in_the_middle_of_its_stream(self):
         daemon = self.run_daemon(topologies.noop(sink="steps: 20, step_ms: 50"))
         for format in (api.OUTPUT_FORMAT_MP4, api.OUTPUT_FORMAT_GIF):
             job = self.client.submit(format=format)
-            pid = wait_until(lambda: encoders(daemon), 20, "an encoder")[0]
+            pid = wait_until(lambda: encoders(daemon), 60, "an encoder")[0]
             os.kill(pid, signal.SIGKILL)
             self.expect_failed(self.client.wait(job.id), UNAVAILABLE, "latent-encoder", "SIGKILL")
             self.expect_next_succeeds(format=format)
+        self.assertEqual(encoder_failures(daemon), {'latentd_encoder_failures_total{reason="UNAVAILABLE"}': 2})
         self.assertEqual(sum(value for name, value in daemon.metrics().items() if name.startswith("latentd_worker_restarts_total")), 0)
 
     def test_every_group_twice_within_the_back_off(self):
@@ -85,17 +102,17 @@ class KillAtABadMomentTest(DaemonCase):
         ended = self.client.wait(waiting.id)
         self.assertEqual(ended.state, SUCCEEDED, ended.error)
         self.expect_next_succeeds()
-        for group in self.client.admin.GetTopology(api.GetTopologyRequest(), timeout=10).groups:
+        for group in self.client.admin.GetTopology(api.GetTopologyRequest(), timeout=30).groups:
             self.assertEqual(group.restarts, 2, group)
 
     def test_a_supervisor_killed_in_the_middle_of_everything(self):
         daemon = self.run_daemon(topologies.noop(sink="step_ms: 20, steps: 50"))
         for format in (api.OUTPUT_FORMAT_MP4, api.OUTPUT_FORMAT_NPY, api.OUTPUT_FORMAT_GIF):
             self.client.submit(format=format)
-        wait_until(lambda: encoders(daemon), 20, "an encoder")
+        wait_until(lambda: encoders(daemon), 60, "an encoder")
         os.kill(daemon.process.pid, signal.SIGKILL)
-        daemon.process.wait(10)
-        wait_until(lambda: not processes(str(daemon.folder)), 1, "workers and encoders gone within a second")
+        daemon.process.wait(30)
+        wait_until(lambda: not processes(str(daemon.folder)), slack(), lambda: f"workers and encoders gone within a second: {processes(str(daemon.folder))}")
 
 
 if __name__ == "__main__":

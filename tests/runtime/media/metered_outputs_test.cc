@@ -68,7 +68,7 @@ TEST_CASE("metered outputs: a result counts its frames and the time since its la
   CHECK(text.find("latentd_encode_seconds_sum{format=\"gif\"} 3\n") != std::string::npos);
 }
 
-TEST_CASE("metered outputs: failures count by code, what was aborted does not", "[media]") {
+TEST_CASE("metered outputs: failures count by code, but not what was aborted or got no frames", "[media]") {
   Fixture fixture;
   const auto failing = fixture.open("b");
   const auto cancelled = fixture.open("c");
@@ -79,6 +79,9 @@ TEST_CASE("metered outputs: failures count by code, what was aborted does not", 
   const auto late = fixture.open("d");
   (*late)->abort(absl::DeadlineExceededError("the job did not reach its last stage"));
   fixture.inner.done_["d"](absl::DeadlineExceededError("the job did not reach its last stage"));
+  const auto starved = fixture.open("e");
+  fixture.inner.done_["e"](markFramesMissing(absl::UnavailableError("frame ring: the process of its writer died")));
+  CHECK(absl::IsUnavailable(fixture.last));
   CHECK(absl::IsResourceExhausted(fixture.open("refused").status()));
   CHECK(fixture.metrics.failures.with("UNAVAILABLE").Value() == 1);
   CHECK(fixture.metrics.failures.with("CANCELLED").Value() == 0);

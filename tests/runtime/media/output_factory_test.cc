@@ -132,6 +132,7 @@ TEST_CASE("output: a worker that goes before its last frame ends the output", "[
   const Status status = done.wait().status();
   CHECK(absl::IsCancelled(status));
   CHECK(messageOf(status) == "frame ring: its writer went before the last frame");
+  CHECK(isFramesMissing(status));
   CHECK(fixture.nothingLeft());
 }
 
@@ -144,7 +145,9 @@ TEST_CASE("output: a job without a frame is no video", "[media][output]") {
   REQUIRE(output.ok());
   REQUIRE(attachWriter(**output).finish().ok());
   (*output)->finish();
-  CHECK(messageOf(done.wait().status()) == "the job ended without a frame");
+  const Status status = done.wait().status();
+  CHECK(messageOf(status) == "the job ended without a frame");
+  CHECK(isFramesMissing(status));
   CHECK(fixture.nothingLeft());
 }
 
@@ -163,6 +166,7 @@ TEST_CASE("output: kill -9 of the encoder ends one output, names the signal, and
   REQUIRE(::kill(pid, SIGKILL) == 0);
   const Status status = done.wait().status();
   CHECK(absl::IsUnavailable(status));
+  CHECK_FALSE(isFramesMissing(status));
   CHECK(messageOf(status) ==
         "latent-encoder (pid " + std::to_string(pid) + ") ended with signal SIGKILL; it printed nothing");
   CHECK_FALSE(writeFrames(writer, 0, 40).ok());
