@@ -22,6 +22,13 @@ Status checkDim(std::string_view field, const std::optional<int32_t>& dim) {
                                                             " to " + std::to_string(kMost - 1));
 }
 
+Status checkCut(std::string_view field, TokenCut cut) {
+  if (cut <= TokenCut::kRows) return absl::OkStatus();
+  return makeStatus(absl::StatusCode::kInvalidArgument, "channel " + std::string(field) + " is " +
+                                                            std::to_string(static_cast<int>(cut)) +
+                                                            ", not none (0), tokens (1) or rows (2)");
+}
+
 }  // namespace
 
 Status validate(const ChannelSpec& spec) {
@@ -34,9 +41,13 @@ Status validate(const ChannelSpec& spec) {
   LATENTD_RETURN_IF_ERROR(
       inRange("progress_timeout in ms", static_cast<uint64_t>(spec.progress_timeout.count()), 1, 86'400'000));
   LATENTD_RETURN_IF_ERROR(checkDim("producer_shard_dim", spec.producer_shard_dim));
-  return checkDim("consumer_shard_dim", spec.consumer_shard_dim);
+  LATENTD_RETURN_IF_ERROR(checkDim("consumer_shard_dim", spec.consumer_shard_dim));
+  LATENTD_RETURN_IF_ERROR(checkCut("producer_tokens", spec.producer_tokens));
+  return checkCut("consumer_tokens", spec.consumer_tokens);
 }
 
-uint32_t publishingRanks(const ChannelSpec& spec) { return spec.producer_shard_dim ? spec.producer_ranks : 1; }
+uint32_t publishingRanks(const ChannelSpec& spec) {
+  return spec.producer_shard_dim || spec.producer_tokens != TokenCut::kNone ? spec.producer_ranks : 1;
+}
 
 }  // namespace latentd::channel

@@ -13,6 +13,7 @@
 
 #include "channel/handoff_observer.h"
 #include "channel/tensor_view.h"
+#include "channel/token_grid.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/status.h"
 #include "runtime/base/strong_id.h"
@@ -47,8 +48,12 @@ struct ChannelSpec {
   uint32_t producer_ranks = 1;
   uint32_t consumer_ranks = 1;
   // Negative dimensions count from the end. A leaf that lacks the dimension is treated as TensorView::whole.
-  std::optional<int32_t> producer_shard_dim;   // absent: the producer is replicated and rank 0 publishes
-  std::optional<int32_t> consumer_shard_dim;   // absent: every consumer rank reads all
+  std::optional<int32_t> producer_shard_dim;  // absent: the producer is replicated and rank 0 publishes
+  std::optional<int32_t> consumer_shard_dim;  // absent: every consumer rank reads all
+  // The same for leaves in token layout (TensorView::tokens), which no shard_dim cuts. Producer ranks hold successive
+  // parts of any sizes, in the order of ranks; consumer ranks get the shares of channel/token_grid.h.
+  TokenCut producer_tokens = TokenCut::kNone;  // none: the producer is replicated and rank 0 publishes
+  TokenCut consumer_tokens = TokenCut::kNone;  // none: every consumer rank reads all
   uint32_t slots = 2;                          // of each pool
   uint32_t profiles_max = 8;                   // pooled (leaf index, shape, dtype, device); more go unpooled
   uint64_t unpooled_bytes_max = 256ull << 20;  // in flight on the unpooled path, of each producer rank

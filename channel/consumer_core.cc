@@ -105,8 +105,8 @@ StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, Artif
   if (claim.ok() && next == ArtifactState::kBorrowed && !claim->canBeLent()) {
     return makeStatus(absl::StatusCode::kFailedPrecondition,
                       "number " + std::to_string(sequence.value) + " of " + spec_.edge +
-                          " lies in the slots of several producer ranks, or on the other side of the host: receive() "
-                          "it");
+                          " lies in the slots of several producer ranks, in runs of tokens, or on the other side of "
+                          "the host: receive() it");
   }
   if (!claim.ok()) {
     // The number ends here; the channel goes on.

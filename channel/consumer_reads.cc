@@ -12,7 +12,7 @@ namespace latentd::channel {
 
 bool ConsumerCore::Claim::canBeLent() const {
   const bool in_one_piece =
-      std::all_of(plans.begin(), plans.end(), [](const LeafPlan& leaf) { return leaf.regions.size() <= 1; });
+      std::all_of(plans.begin(), plans.end(), [](const LeafPlan& leaf) { return leaf.isOnePiece(); });
   const auto lends = [](const auto& pool) { return pool == nullptr || pool->lends(); };
   return in_one_piece && std::all_of(pools.begin(), pools.end(), [&](const auto& of_rank) {
            return std::all_of(of_rank.begin(), of_rank.end(), lends);
@@ -48,7 +48,7 @@ Status ConsumerCore::planLeafOf(Claim& claim, size_t leaf) {
     if (part.desc.dtype() != claim.records[0]->leaves[leaf].desc.dtype()) {
       return makeStatus(absl::StatusCode::kInternal, describe(p) + " published another dtype than rank 0");
     }
-    sources.push_back({part.desc.shape(), part.whole});
+    sources.push_back({part.desc.shape(), part.whole, part.tokens});
   }
   StatusOr<LeafPlan> plan = planLeaf(sources, spec_, rank_);
   if (!plan.ok()) return makeStatus(absl::StatusCode::kInternal, messageOf(plan.status()) + " on " + spec_.edge);
@@ -91,15 +91,10 @@ StatusOr<ArtifactTree> ConsumerCore::copyOut(Claim& claim, Allocator& allocator)
     LATENTD_CHECK(target.shape == claim.plans[i].shape && target.strides.size() == target.shape.size(),
                   "the allocator returned a tensor of another shape");
     target.whole = leaves[i].whole;
+    target.tokens = claim.plans[i].tokens;
     for (CopyRegion& region : claim.plans[i].regions) {
       // Planned for a dense target; the allocator may have chosen other strides.
-      if (!isContiguous(target)) {
-        region.target_offset = 0;
-        for (size_t d = 0; d < target.shape.size(); ++d) {
-          region.target_offset += region.target_begin[d] * target.strides[d];
-        }
-        region.target_strides = target.strides;
-      }
+      if (!isContiguous(target)) region.aimAt(target.strides);
       const Record::Leaf& part = claim.records[region.source_rank]->leaves[i];
       const SlotIndex slot = part.slot ? part.slot->slot : SlotIndex(0);
       LATENTD_FAULT_POINT(context_.faults, "channel.consumer.copying");
@@ -121,6 +116,7 @@ StatusOr<ArtifactTree> ConsumerCore::lend(const Claim& claim) {
     view.strides = contiguousStrides(plan.shape);
     view.device = device_;  // a peer's memory is read from here
     view.whole = claim.records[0]->leaves[i].whole;
+    view.tokens = plan.tokens;
     for (const CopyRegion& region : plan.regions) {
       const Record::Leaf& part = claim.records[region.source_rank]->leaves[i];
       const std::shared_ptr<ImportedPool>& pool = claim.pools[region.source_rank][i];

@@ -35,6 +35,8 @@ v1::Hello makeHello(const ChannelSpec& spec, Rank producer, Rank consumer) {
   hello.set_consumer_rank(consumer.value);
   if (spec.producer_shard_dim) hello.set_producer_shard_dim(*spec.producer_shard_dim);
   if (spec.consumer_shard_dim) hello.set_consumer_shard_dim(*spec.consumer_shard_dim);
+  hello.set_producer_tokens(static_cast<uint32_t>(spec.producer_tokens));
+  hello.set_consumer_tokens(static_cast<uint32_t>(spec.consumer_tokens));
   hello.set_slots(spec.slots);
   hello.set_profiles_max(spec.profiles_max);
   return hello;
@@ -57,6 +59,8 @@ StatusOr<Rank> checkHello(const v1::Hello& hello, const ChannelSpec& spec, Rank 
                                  spec.producer_shard_dim));
   LATENTD_RETURN_IF_ERROR(expect("consumer_shard_dim", dim(hello.has_consumer_shard_dim(), hello.consumer_shard_dim()),
                                  spec.consumer_shard_dim));
+  LATENTD_RETURN_IF_ERROR(expect<uint64_t>("producer_tokens", hello.producer_tokens(), wanted.producer_tokens()));
+  LATENTD_RETURN_IF_ERROR(expect<uint64_t>("consumer_tokens", hello.consumer_tokens(), wanted.consumer_tokens()));
   if (hello.consumer_rank() >= spec.consumer_ranks) {
     return makeStatus(absl::StatusCode::kFailedPrecondition, "handshake: consumer_rank is " +
                                                                  text(uint64_t{hello.consumer_rank()}) + " of " +

@@ -8,7 +8,7 @@
 namespace latentd::channel {
 
 // Raised at every change of proto/channel.proto or of the control block that an older peer would misread.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 // Ranks of one host: eight GPUs shared by eight processes each.
 inline constexpr uint32_t kRanksMax = 64;
@@ -18,7 +18,8 @@ inline constexpr uint32_t kProfilesMax = 64;
 // Artifacts in flight that hold no pooled slot (scalars only, or one-shot buffers).
 inline constexpr uint32_t kTickets = 16;
 
-// One artifact. Its publication must fit one frame: about 100 bytes a leaf and 30 a node, plus keys and strings.
+// One artifact. Its publication must fit one frame: about 100 bytes a leaf, 150 in token layout, and 30 a node, plus
+// keys and strings.
 inline constexpr uint32_t kLeavesMax = 256;
 inline constexpr uint32_t kTreeNodesMax = 2048;
 inline constexpr uint32_t kTreeDepthMax = 32;

@@ -63,7 +63,18 @@ ProducerCore::ProducerCore(const ChannelSpec& spec, Rank rank, const ChannelCont
 }
 
 bool ProducerCore::isCut(const TensorView& leaf) const {
+  if (leaf.tokens) return leaf.tokens->cut != TokenCut::kNone;
   return spec_.producer_shard_dim && !leaf.whole && resolveDim(spec_.producer_shard_dim, leaf.shape.size());
+}
+
+Status ProducerCore::checkTokens(const TensorView& leaf) const {
+  if (!leaf.tokens) return absl::OkStatus();
+  LATENTD_RETURN_IF_ERROR(annotate(checkTokenPart(*leaf.tokens, leaf.shape), "publishing on " + spec_.edge));
+  const TokenCut expected = leaf.whole ? TokenCut::kNone : spec_.producer_tokens;
+  if (leaf.tokens->cut == expected) return absl::OkStatus();
+  return makeStatus(absl::StatusCode::kInvalidArgument, "publishing on " + spec_.edge + ": a token grid is cut along " +
+                                                            std::string(toString(leaf.tokens->cut)) +
+                                                            ", the channel expects " + std::string(toString(expected)));
 }
 
 void ProducerCore::reach(std::string_view fault_point) const {
@@ -126,6 +137,7 @@ Status ProducerCore::publishNow(Draft& draft, const ArtifactTree& tree, const Wa
   LATENTD_RETURN_IF_ERROR(encodeTree(tree, draft.leaves, *record.mutable_tree()));
   for (const TensorView& leaf : draft.leaves) {
     LATENTD_ASSIGN_OR_RETURN(TensorDesc desc, TensorDesc::of(leaf));
+    LATENTD_RETURN_IF_ERROR(checkTokens(leaf));
     draft.descs.push_back(std::move(desc));
   }
   for (uint32_t i = 0; i < draft.leaves.size(); ++i)
@@ -140,6 +152,7 @@ Status ProducerCore::stageLeaf(Draft& draft, uint32_t index, const WaitOptions& 
   v1::Leaf& message = *draft.record().add_leaves();
   desc.write(*message.mutable_desc());
   message.set_whole(leaf.whole);
+  if (leaf.tokens) writeTokenPart(*leaf.tokens, *message.mutable_tokens());
   // What no dimension cuts is the same on every rank: rank 0's copy is enough.
   const bool staged_here = desc.bytes() > 0 && (isCut(leaf) || rank_ == Rank(0));
   if (!staged_here) {

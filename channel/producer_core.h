@@ -79,6 +79,8 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   void flushPeers() EXCLUDES(mutex_);
   void giveBack(Draft& draft) EXCLUDES(mutex_);
   bool isCut(const TensorView& leaf) const;
+  // That it is a part of its grid, cut as the channel says.
+  Status checkTokens(const TensorView& leaf) const;
   void reach(std::string_view fault_point) const;
 
   // ---- producer_peers.cc: connections, messages, the end --------------------------------------------------------

@@ -20,10 +20,25 @@ StatusOr<SlotRef> parsePlace(const v1::PooledPlace& place, const ChannelSpec& sp
   return SlotRef{RowIndex(place.profile()), SlotIndex(place.slot()), Generation(place.generation())};
 }
 
+StatusOr<TokenPart> parseTokenPart(const v1::TokenPart& message, const TensorDesc& desc) {
+  if (message.cut() > static_cast<uint32_t>(TokenCut::kRows)) {
+    return outOfBounds("token cut", message.cut(), static_cast<uint64_t>(TokenCut::kRows));
+  }
+  const TokenPart part{message.dim(),
+                       {message.frames(), message.rows(), message.columns()},
+                       static_cast<TokenCut>(message.cut()),
+                       {message.begin(), message.end()}};
+  LATENTD_RETURN_IF_ERROR(annotate(checkTokenPart(part, desc.shape()), "publication"));
+  return part;
+}
+
 StatusOr<Record::Leaf> parseLeaf(const v1::Leaf& message, const ChannelSpec& spec, uint64_t buffer_bytes) {
   Record::Leaf leaf;
   LATENTD_ASSIGN_OR_RETURN(leaf.desc, TensorDesc::parse(message.desc()));
   leaf.whole = message.whole();
+  if (message.has_tokens()) {
+    LATENTD_ASSIGN_OR_RETURN(leaf.tokens, parseTokenPart(message.tokens(), leaf.desc));
+  }
   switch (message.place_case()) {
     case v1::Leaf::kPooled: {
       LATENTD_ASSIGN_OR_RETURN(leaf.slot, parsePlace(message.pooled(), spec));
@@ -53,6 +68,16 @@ std::vector<SlotRef> Record::words() const {
   }
   if (ticket) words.push_back(ticket->ref);
   return words;
+}
+
+void writeTokenPart(const TokenPart& part, v1::TokenPart& message) {
+  message.set_dim(part.dim);
+  message.set_frames(part.grid.frames);
+  message.set_rows(part.grid.rows);
+  message.set_columns(part.grid.columns);
+  message.set_cut(static_cast<uint32_t>(part.cut));
+  message.set_begin(part.held.begin);
+  message.set_end(part.held.end);
 }
 
 StatusOr<Record> parseRecord(const v1::Publication& message, const ChannelSpec& spec) {

@@ -16,6 +16,7 @@ struct Record {
   struct Leaf {
     TensorDesc desc;
     bool whole = false;
+    std::optional<TokenPart> tokens;
     std::optional<SlotRef> slot;              // pooled
     std::optional<uint64_t> unpooled_offset;  // into the one-shot buffer; neither: nothing to read from this rank
   };
@@ -35,7 +36,9 @@ struct Record {
   std::vector<SlotRef> words() const;
 };
 
-// INVALID_ARGUMENT for anything out of bounds: profiles, slots, offsets, extents, leaves, tree.
+void writeTokenPart(const TokenPart& part, v1::TokenPart& message);
+
+// INVALID_ARGUMENT for anything out of bounds: profiles, slots, offsets, extents, token parts, leaves, tree.
 StatusOr<Record> parseRecord(const v1::Publication& message, const ChannelSpec& spec);
 
 // Layout of a profile's pool, and of a one-shot buffer.

@@ -25,7 +25,7 @@ bool isContiguous(const TensorView& view) {
 
 bool sameStorage(const TensorView& a, const TensorView& b) {
   return a.data == b.data && a.dtype == b.dtype && a.device == b.device && a.shape == b.shape &&
-         a.strides == b.strides && a.whole == b.whole;
+         a.strides == b.strides && a.whole == b.whole && a.tokens == b.tokens;
 }
 
 int64_t elementCount(const std::vector<int64_t>& shape) {

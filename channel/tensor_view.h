@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "channel/token_grid.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/tree.h"
 
@@ -27,8 +29,11 @@ struct TensorView {
   Device device;
   std::shared_ptr<void> owner;
   // A leaf that neither side cuts: every consumer rank gets all of it, from producer rank 0. Only meaningful on edges
-  // with a shard_dim.
+  // that are cut.
   bool whole = false;
+  // A video in token layout: what of its grid this is. Cut by ChannelSpec::producer_tokens and consumer_tokens; no
+  // shard_dim applies.
+  std::optional<TokenPart> tokens;
 };
 
 // What one publication carries: dictionaries, lists, tuples and scalars over tensors.

@@ -1,4 +1,5 @@
 #include <future>
+#include <limits>
 #include <random>
 
 #include "channel/fake_backend.h"
@@ -79,6 +80,40 @@ TEST_CASE("channel: a publication out of bounds ends the channel, not the proces
   }
 }
 
+TEST_CASE("channel: a token part out of bounds ends the channel, not the process [C8][C18]", "[channel][fault]") {
+  using Change = std::function<void(v1::TokenPart&)>;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const std::pair<const char*, Change> changes[] = {
+      {"dim", [](v1::TokenPart& part) { part.set_dim(1u << 31); }},
+      {"frames", [](v1::TokenPart& part) { part.set_frames(0); }},
+      {"negative rows", [](v1::TokenPart& part) { part.set_rows(-4); }},
+      {"overflowing grid",
+       [](v1::TokenPart& part) {
+         part.set_frames(kMost);
+         part.set_rows(kMost);
+       }},
+      {"another grid", [](v1::TokenPart& part) { part.set_columns(5); }},
+      {"cut", [](v1::TokenPart& part) { part.set_cut(3); }},
+      {"rows instead", [](v1::TokenPart& part) { part.set_cut(2); }},
+      {"begin", [](v1::TokenPart& part) { part.set_begin(-1); }},
+      {"end", [](v1::TokenPart& part) { part.set_end(kMost); }},
+  };
+  for (const auto& [name, corrupt] : changes) {
+    DYNAMIC_SECTION(name) {
+      FakeRig it;
+      change(it, Side::kProducer, [&](v1::Message& message) {
+        if (message.has_publication()) corrupt(*message.mutable_publication()->mutable_leaves(0)->mutable_tokens());
+        return message.has_publication();
+      });
+      TensorView tokens = floats({64, 2});
+      tokens.tokens = TokenPart::whole(0, {4, 4, 4});
+      REQUIRE(it.rig.publish(0, leaf(tokens)).ok());
+      CHECK(it.rig.receive(0).status().code() == StatusCode::kInternal);
+      CHECK(eventually([&] { return it.rig.producerHeard().failures().size() == 1; }));
+    }
+  }
+}
+
 TEST_CASE("channel: a pool that does not add up ends the channel [C8]", "[channel][fault]") {
   using Change = std::function<void(v1::PoolAnnounce&)>;
   const std::pair<const char*, Change> changes[] = {
@@ -155,7 +190,9 @@ TEST_CASE("channel: random bytes from a peer never crash [C8]", "[channel][fault
     WaitOptions wait;
     wait.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
     for (uint64_t n = 0; n < 4; ++n) {
-      it.rig.producer().publish(SequenceNumber(n), leaf(floats({64})), wait).IgnoreError();
+      TensorView tensor = floats({64});
+      if (n % 2 == 1) tensor.tokens = TokenPart::whole(0, {4, 4, 4});
+      it.rig.producer().publish(SequenceNumber(n), leaf(tensor), wait).IgnoreError();
       it.rig.consumer().receive(SequenceNumber(n), it.rig.cache(), wait).status().IgnoreError();
     }
     it.fake->tamper(from, nullptr);

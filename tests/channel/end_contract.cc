@@ -200,6 +200,7 @@ void refusesStrangers(const ContractBackend& backend) {
       {"slots", [](ChannelSpec& spec) { spec.slots = 3; }},
       {"profiles_max", [](ChannelSpec& spec) { spec.profiles_max = 9; }},
       {"consumer_shard_dim", [](ChannelSpec& spec) { spec.consumer_shard_dim = 0; }},
+      {"consumer_tokens", [](ChannelSpec& spec) { spec.consumer_tokens = TokenCut::kRows; }},
   };
   for (const auto& [field, change] : changes) {
     const Status refused = open(change);

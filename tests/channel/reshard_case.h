@@ -16,9 +16,14 @@ struct ReshardCase {
   std::optional<int32_t> producer_dim;
   std::optional<int32_t> consumer_dim;
   std::vector<int64_t> shape;             // the whole tensor
-  std::vector<int64_t> producer_extents;  // along producer_dim, by rank; zeros happen
+  std::vector<int64_t> producer_extents;  // along producer_dim, or in the unit of producer_tokens; zeros happen
+  // In token layout: dimension 1 of three is a grid, and these cut it.
+  std::optional<TokenGrid> grid;
+  TokenCut producer_tokens = TokenCut::kNone;
+  TokenCut consumer_tokens = TokenCut::kNone;
 
   static ReshardCase make(std::mt19937& random);
+  static ReshardCase makeTokens(std::mt19937& random);
   ChannelSpec spec(ChannelSpec base) const;
   std::string describe() const;
 
@@ -30,6 +35,8 @@ struct ReshardCase {
 
  private:
   TensorView full(uint64_t number) const;
+  TokenPart tokensPublished(uint32_t p) const;
+  TokenPart tokensOf(uint32_t c) const;
   TensorView partOf(uint32_t c, uint64_t number) const;
 };
 

@@ -46,13 +46,13 @@ void publishesReplicasOnce(const ContractBackend& backend) {
   CHECK(rig.producer(1).stats().published == 0);
 }
 
-// Random shapes, ranks and dimensions; every consumer rank gets its part and reads no byte more.
-void reshards(const ContractBackend& backend) {
+// Random cases; every consumer rank gets its part and reads no byte more.
+void reshardsAs(const ContractBackend& backend, ReshardCase (*make)(std::mt19937&)) {
   const uint32_t seed = testSeed();
   CAPTURE(seed);
   std::mt19937 random(seed);
   for (int round = 0; round < 25; ++round) {
-    const ReshardCase reshard = ReshardCase::make(random);
+    const ReshardCase reshard = make(random);
     CAPTURE(reshard.describe());
     Rig rig(backend, reshard.spec(smallSpec()));
     for (uint64_t number = 0; number < 2; ++number) {
@@ -66,6 +66,129 @@ void reshards(const ContractBackend& backend) {
       }
     }
   }
+}
+
+void reshards(const ContractBackend& backend) { reshardsAs(backend, &ReshardCase::make); }
+void reshardsTokens(const ContractBackend& backend) { reshardsAs(backend, &ReshardCase::makeTokens); }
+
+// A token-sharded producer and a height-sharded consumer: what a padded sequence of 105 tokens on four ranks looks
+// like.
+ChannelSpec tokensToRows() {
+  ChannelSpec spec = smallSpec();
+  spec.producer_ranks = 4;
+  spec.consumer_ranks = 2;
+  spec.producer_tokens = TokenCut::kTokens;
+  spec.consumer_tokens = TokenCut::kRows;
+  return spec;
+}
+
+constexpr TokenGrid kGrid{3, 5, 7};
+
+// [1, held tokens, 2]; each element is its number in the whole tensor.
+TensorView tokenShare(TokenCut cut, uint32_t ranks, uint32_t rank) {
+  const TokenPart part = shareOf(1, kGrid, cut, ranks, rank);
+  TensorView view = floats({1, part.tokens(), 2}, static_cast<float>(2 * part.held.begin));
+  view.tokens = part;
+  return view;
+}
+
+void copiesRunsOfRows(const ContractBackend& backend) {
+  Rig rig(backend, tokensToRows());
+  // A leaf without a grid comes from rank 0, whole.
+  for (uint32_t p = 0; p < 4; ++p) {
+    REQUIRE(rig.publish(0, dict({{"x", leaf(tokenShare(TokenCut::kTokens, 4, p))}, {"y", leaf(bytes({9}))}}), p).ok());
+  }
+  const Range rows[] = {{0, 3}, {3, 5}};
+  for (uint32_t c = 0; c < 2; ++c) {
+    const auto got = rig.receive(0, c);
+    REQUIRE(got.status().ToString() == "OK");
+    std::vector<float> expected;
+    for (int64_t i = 0; i < kGrid.tokens() * 2; ++i) {
+      const int64_t row = i / 2 / kGrid.columns % kGrid.rows;
+      if (row >= rows[c].begin && row < rows[c].end) expected.push_back(static_cast<float>(i));
+    }
+    const TensorView& part = tensorAt(*got, "x");
+    CHECK(part.shape == Shape{1, 3 * rows[c].size() * 7, 2});
+    CHECK(part.tokens == TokenPart{1, kGrid, TokenCut::kRows, rows[c]});
+    CHECK(elementsOf<float>(part) == expected);
+    CHECK(tensorAt(*got, "y").shape == Shape{9});
+    CHECK(rig.consumer(c).stats().bytes_read == expected.size() * sizeof(float) + 9);
+  }
+}
+
+void doesNotReadRanksWithoutItsRows(const ContractBackend& backend) {
+  ChannelSpec spec = tokensToRows();
+  spec.producer_ranks = 3;  // rows 0 and 1, 2 and 3, and 4
+  spec.consumer_ranks = 5;  // a row each
+  spec.producer_tokens = TokenCut::kRows;
+  spec.consumer_tokens = TokenCut::kRows;
+  Rig rig(backend, spec);
+  for (uint32_t p = 0; p < 3; ++p) {
+    const TokenPart part = shareOf(1, kGrid, TokenCut::kRows, 3, p);
+    TensorView view = floats({1, part.tokens(), 2});
+    view.tokens = part;
+    REQUIRE(rig.publish(0, leaf(view), p).ok());
+  }
+  for (uint32_t c = 0; c < 5; ++c)
+    REQUIRE(rig.receive(0, c).ok());
+  for (uint32_t p = 0; p < 3; ++p) {
+    CAPTURE(p);
+    REQUIRE(eventually([&] { return rig.producer(p).stats().slots_in_use == 0; }));
+    // Who needs other rows acknowledges that it read nothing.
+    const uint64_t readers = p < 2 ? 2 : 1;
+    CHECK(rig.producer(p).stats().copied_acks == readers);
+    CHECK(rig.producer(p).stats().discarded_acks == 5 - readers);
+  }
+}
+
+void lendsNoRunsOfRows(const ContractBackend& backend) {
+  ChannelSpec spec = tokensToRows();
+  spec.producer_ranks = 1;
+  spec.producer_tokens = TokenCut::kNone;
+  Rig rig(backend, spec);
+  WaitOptions wait;
+  wait.deadline = soon();
+  REQUIRE(rig.publish(0, leaf(tokenShare(TokenCut::kNone, 1, 0))).ok());
+  CHECK(rig.consumer(0).borrow(SequenceNumber(0), wait).status().code() == absl::StatusCode::kFailedPrecondition);
+  REQUIRE(rig.receive(0, 0).ok());
+  REQUIRE(rig.receive(0, 1).ok());
+  // Rows of one frame lie together.
+  TensorView frame = floats({1, 35, 2});
+  frame.tokens = TokenPart::whole(1, {1, 5, 7});
+  REQUIRE(rig.publish(1, leaf(frame)).ok());
+  for (uint32_t c = 0; c < 2; ++c) {
+    auto borrowed = rig.consumer(c).borrow(SequenceNumber(1), wait);
+    REQUIRE(borrowed.status().ToString() == "OK");
+    const TensorView& view = *borrowed->tree().getIf<TensorView>();
+    CHECK(view.shape == Shape{1, c == 0 ? 21 : 14, 2});
+    CHECK(elementsOf<float>(view)[0] == (c == 0 ? 0 : 42));
+  }
+}
+
+void refusesTokensThatDoNotFit(const ContractBackend& backend) {
+  ChannelSpec spec = tokensToRows();
+  spec.producer_ranks = 2;
+  Rig rig(backend, spec);
+  const TensorView first = tokenShare(TokenCut::kTokens, 2, 0);
+  // What is wrong on one rank alone is refused there, and the number stays open.
+  TensorView longer = first;
+  longer.tokens->held.end += 1;
+  CHECK(rig.publish(0, leaf(longer), 0).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(rig.publish(0, leaf(tokenShare(TokenCut::kRows, 2, 0)), 0).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(rig.publish(0, leaf(tokenShare(TokenCut::kNone, 1, 0)), 0).code() == absl::StatusCode::kInvalidArgument);
+  // What does not fit together ends the artifact, not the channel: the same part twice, then ranks in the wrong order.
+  REQUIRE(rig.publish(0, leaf(first), 0).ok());
+  REQUIRE(rig.publish(0, leaf(first), 1).ok());
+  REQUIRE(rig.publish(1, leaf(tokenShare(TokenCut::kTokens, 2, 1)), 0).ok());
+  REQUIRE(rig.publish(1, leaf(first), 1).ok());
+  for (uint64_t number = 0; number < 2; ++number) {
+    for (uint32_t c = 0; c < 2; ++c)
+      CHECK(rig.receive(number, c).status().code() == absl::StatusCode::kInternal);
+  }
+  for (uint32_t p = 0; p < 2; ++p)
+    REQUIRE(rig.publish(2, leaf(tokenShare(TokenCut::kTokens, 2, p)), p).ok());
+  for (uint32_t c = 0; c < 2; ++c)
+    CHECK(rig.receive(2, c).ok());
 }
 
 void refusesToLendPieces(const ContractBackend& backend) {
@@ -139,6 +262,11 @@ std::vector<ContractCase> reshardContract() {
       {"consumer ranks read their slices, uneven ones too [C7]", cutsForConsumers},
       {"a replicated producer publishes from one rank", publishesReplicasOnce},
       {"P ranks to C ranks: each reads its overlaps and no byte more [C7]", reshards},
+      {"P ranks to C ranks in token layout: each reads its runs and no byte more [C7][C18]", reshardsTokens},
+      {"rows of every frame come out of a sequence that is cut anywhere [C7][C18]", copiesRunsOfRows},
+      {"ranks that hold none of a consumer's rows are not read [C7]", doesNotReadRanksWithoutItsRows},
+      {"token parts that do not tile their grid end the artifact, not the channel [C18]", refusesTokensThatDoNotFit},
+      {"rows of several frames are not lent, rows of one are", lendsNoRunsOfRows, true},
       {"what lies in several slots is not lent", refusesToLendPieces, true},
       {"ranks that publish what does not fit end the artifact, not the channel", endsArtifactsThatDoNotFit},
       {"an abort by one rank ends the number for all", oneAbortEndsTheNumberForAll},
