@@ -468,6 +468,21 @@ def golden_vae(d, out, seed, dec_cases, enc_cases, bf16_case=0):
     return info
 
 
+def golden_tiled_vae(d, out, seed, cases):
+    """Decodes in overlapping tiles. A case: latent frames, height, width; pixels of a tile's height, width, overlap."""
+    vae = AutoencoderKLWan.from_pretrained(os.path.join(d, "vae"), torch_dtype=torch.float32).eval()
+    g = gen(seed)
+    t, info = {}, []
+    for i, (T, H, W, height, width, overlap) in enumerate(cases):
+        vae.enable_tiling(height, width, height - overlap, width - overlap)
+        t[f"dec{i}.z"] = randn(g, 1, vae.config.z_dim, T, H, W)
+        t[f"dec{i}.out"] = vae.decode(t[f"dec{i}.z"], return_dict=False)[0]
+        t[f"dec{i}.tile"] = torch.tensor([height, width, overlap])
+        info.append({"dec": i, "out": list(t[f"dec{i}.out"].shape), "tile": [height, width, overlap]})
+    sv(os.path.join(out, "tiled_vae.safetensors"), t, {"info": info})
+    return info
+
+
 @contextlib.contextmanager
 def record_models(pipe, store):
     hooks = []
@@ -662,6 +677,8 @@ def main():
                                         spec.get("clip_tokens", 0) if tspec.get("image_dim") else 0, tspec.get("image_dim") or 0,
                                         spec.get("expand_timesteps", False))
         R["vae"] = golden_vae(d, out, spec["seed"] + 21, spec["dec_cases"], spec["enc_cases"])
+        if "tiled_cases" in spec:
+            R["tiled_vae"] = golden_tiled_vae(d, out, spec["seed"] + 22, spec["tiled_cases"])
         for k, (tag, kw) in enumerate(spec["pipelines"].items()):
             kw = dict(kw)
             dt = getattr(torch, kw.pop("dtype", "float32"))

@@ -62,6 +62,7 @@ SETS = {
                 tr_cases=[(1, 3, 4, 6, [999]), (2, 1, 6, 4, [250]), (1, 5, 8, 8, [37]), (1, 2, 4, 4, [0]), (1, 2, 4, 4, [523.7])],
                 dec_cases=[(1, 3, 4, 6), (1, 1, 4, 4), (1, 2, 6, 4), (1, 4, 3, 5), (1, 5, 4, 4), (2, 2, 2, 3)],
                 enc_cases=[(1, 1, 32, 32), (1, 5, 32, 48), (1, 9, 32, 32), (1, 13, 24, 16), (1, 17, 16, 16)],
+                tiled_cases=[(3, 7, 9, 32, 40, 16), (2, 5, 4, 24, 16, 8), (1, 9, 8, 32, 32, 0)],
                 pipelines={
                     "unipc8_cfg5": dict(prompt=P1, negative=NEG, height=64, width=96, frames=17, steps=8, guidance=5.0),
                     "unipc8_cfg5_bf16": dict(prompt=P1, negative=NEG, height=64, width=96, frames=17, steps=8, guidance=5.0,
@@ -94,6 +95,7 @@ SETS = {
                 transformers={"transformer": tr(4, 24, 2, 192, cin=48, cout=48)}, vae=vae22(6, 8),
                 tr_cases=[(1, 2, 4, 6, [999]), (1, 3, 4, 4, [640]), (2, 2, 2, 4, [81])],
                 dec_cases=[(1, 3, 2, 3), (1, 1, 2, 2), (1, 2, 4, 2), (1, 5, 2, 2)], enc_cases=[(1, 1, 32, 64), (1, 5, 32, 32), (1, 9, 64, 32)],
+                tiled_cases=[(2, 3, 4, 32, 32, 16), (1, 5, 4, 64, 48, 16)],
                 pipelines={
                     "unipc6_cfg5": dict(prompt=P1, negative=NEG, height=64, width=96, frames=17, steps=6, guidance=5.0),
                     "unipc6_cfg5_bf16": dict(prompt=P1, negative=NEG, height=64, width=96, frames=17, steps=6, guidance=5.0, dtype="bfloat16", keep_video=False),
@@ -123,6 +125,7 @@ SETS = {
                 max_lens=(512, 226, 64), transformers={"transformer": tr(4, 12, 2, 96, 32)}, vae=vae21(3),
                 tr_cases=[(1, 3, 4, 6, [999]), (2, 1, 6, 4, [250]), (1, 2, 4, 4, [523.7])],
                 dec_cases=[(1, 3, 4, 5), (1, 1, 4, 4), (1, 4, 3, 2)], enc_cases=[(1, 1, 32, 16), (1, 9, 16, 24), (1, 13, 16, 8)],
+                tiled_cases=[(2, 3, 4, 16, 16, 8), (1, 5, 4, 24, 16, 8)],
                 pipelines={
                     "unipc6_cfg5": dict(prompt=P1, negative=NEG, height=32, width=48, frames=9, steps=6, guidance=5.0),
                     "unipc6_cfg5_bf16": dict(prompt=P1, negative=NEG, height=32, width=48, frames=9, steps=6, guidance=5.0,
