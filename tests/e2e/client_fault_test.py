@@ -33,7 +33,7 @@ class ClientTest(DaemonCase):
 
     def test_killed_command_lines(self):
         self.expect_next_succeeds()
-        done = self.client.jobs.List(api.ListJobsRequest(), timeout=10).jobs[0].id
+        done = self.client.jobs.List(api.ListJobsRequest(), timeout=30).jobs[0].id
         before = self.descriptors()
         for arguments in (["submit", "--prompt", "x", "-o", str(self.daemon.folder / "killed.npy")], ["watch", done], ["download", done, "-o", "-"]):
             for delay in (0, 0.02, 0.05, 0.1, 0.3):
@@ -41,10 +41,10 @@ class ClientTest(DaemonCase):
                                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 threading.Event().wait(delay)
                 child.kill()
-                child.wait(10)
-        for job in self.client.jobs.List(api.ListJobsRequest(), timeout=10).jobs:
+                child.wait(30)
+        for job in self.client.jobs.List(api.ListJobsRequest(), timeout=30).jobs:
             self.assertIn(self.client.wait(job.id).state, TERMINAL)
-        wait_until(lambda: self.descriptors() <= before + 2, 20, f"descriptors back to {before}")
+        wait_until(lambda: self.descriptors() <= before + 2, 60, lambda: f"descriptors back to {before}: {self.descriptors()}")
         self.assertFalse((self.daemon.folder / "killed.npy").exists(), "half a file has another name")
 
     def test_calls_given_up_by_the_client(self):
@@ -59,7 +59,7 @@ class ClientTest(DaemonCase):
                 next(other.jobs.Watch(api.WatchJobRequest(id=ids[-1]), timeout=30))
         for job_id in ids:
             self.assertEqual(self.client.wait(job_id).state, SUCCEEDED, "a client that goes away cancels nothing")
-        wait_until(lambda: self.descriptors() <= before + 2, 20, f"descriptors back to {before}")
+        wait_until(lambda: self.descriptors() <= before + 2, 60, lambda: f"descriptors back to {before}: {self.descriptors()}")
 
     def test_a_download_that_is_not_read(self):
         big = self.expect_next_succeeds(frames=33, width=1024, height=1024)
@@ -72,7 +72,7 @@ class ClientTest(DaemonCase):
             self.expect_next_succeeds()
         self.assertLess(self.resident() - before, 64 << 20, "what is not read is not buffered")
         # The result may go while it is read: who has begun gets all of it.
-        self.client.jobs.Delete(api.DeleteJobRequest(id=big.id), timeout=10)
+        self.client.jobs.Delete(api.DeleteJobRequest(id=big.id), timeout=30)
         self.assertEqual(len(firsts[0].data) + sum(len(chunk.data) for chunk in streams[0]), size)
         for stream in streams[1:]:
             stream.cancel()

@@ -39,7 +39,7 @@ class GpuTest(DaemonCase):
             return numpy.load(file.name)
 
     def transports(self):
-        edges = self.client.admin.GetEdges(api.GetEdgesRequest(), timeout=10).edges
+        edges = self.client.admin.GetEdges(api.GetEdgesRequest(), timeout=30).edges
         return {edge.name: edge.transport for edge in edges}
 
     def test_the_video_is_the_cpus_wherever_the_stages_are(self):
@@ -121,7 +121,7 @@ class GpuTest(DaemonCase):
             values = {kind: metrics.get(f'latentd_device_memory_bytes{{device="cuda:0",kind="{kind}"}}')
                       for kind in ("allocated", "reserved", "pools")}
             return values if all(values.values()) else None
-        values = wait_until(told, 10, "memory of cuda:0 by kind")
+        values = wait_until(told, 60, "memory of cuda:0 by kind")
         self.assertGreaterEqual(values["reserved"], values["allocated"])
         self.assertGreaterEqual(values["pools"], 2 * 2 * 2**20)
 

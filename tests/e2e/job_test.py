@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import Client, api, code_of
-from daemon import Daemon, find_binary, processes
+from daemon import Daemon, find_binary, processes, slack
 
 SMALL = dict(frames=5, width=64, height=64, steps=2)
 
@@ -75,7 +75,7 @@ class JobTest(unittest.TestCase):
 
     def test_a_stream_to_standard_output(self):
         result = subprocess.run([find_binary("latentctl"), "--endpoint", self.daemon.grpc, "submit", "--prompt", "a red ball", "--frames", "5",
-                                 "--size", "64x64", "--steps", "1", "--format", "npy", "-o", "-"], capture_output=True, timeout=120)
+                                 "--size", "64x64", "--steps", "1", "--format", "npy", "-o", "-"], capture_output=True, timeout=240)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(np.load(io.BytesIO(result.stdout)).shape, (5, 64, 64, 3))
 
@@ -83,14 +83,14 @@ class JobTest(unittest.TestCase):
         ids = [self.make().id for _ in range(3)]
         seen, token = [], ""
         while True:
-            page = self.client.jobs.List(api.ListJobsRequest(page_size=2, page_token=token), timeout=10)
+            page = self.client.jobs.List(api.ListJobsRequest(page_size=2, page_token=token), timeout=30)
             seen += [job.id for job in page.jobs]
             token = page.next_page_token
             if not token:
                 break
         self.assertEqual(len(seen), len(set(seen)))
         self.assertEqual([job for job in seen if job in ids], ids[::-1], "newest first")
-        self.client.jobs.Delete(api.DeleteJobRequest(id=ids[0]), timeout=10)
+        self.client.jobs.Delete(api.DeleteJobRequest(id=ids[0]), timeout=30)
         self.assertEqual(code_of(lambda: self.client.get(ids[0]))[0], grpc.StatusCode.NOT_FOUND)
         self.assertEqual(code_of(lambda: self.client.download(ids[0]))[0], grpc.StatusCode.NOT_FOUND)
         self.client.download(ids[1])
@@ -104,7 +104,7 @@ class JobTest(unittest.TestCase):
             self.client.cancel(job.id)
             ended = self.client.wait(job.id)
             self.assertIn(ended.state, (api.JOB_STATE_CANCELLED, api.JOB_STATE_SUCCEEDED) if stage == 2 else (api.JOB_STATE_CANCELLED,))
-            self.assertLess(time.monotonic() - start, 5)
+            self.assertLess(time.monotonic() - start, 5 * slack())
         blocker = self.client.submit("a red ball", frames=33, width=128, height=128, steps=50)
         queued = [self.client.submit("a red ball", **SMALL) for _ in range(6)]
         self.client.cancel(queued[-1].id)
@@ -115,16 +115,16 @@ class JobTest(unittest.TestCase):
 
     def test_request_ids_are_idempotent(self):
         request = api.SubmitRequest(parameters=api.JobParameters(prompt="x", format=api.OUTPUT_FORMAT_NPY, **SMALL), request_id="once")
-        first, second = (self.client.jobs.Submit(request, timeout=10) for _ in range(2))
+        first, second = (self.client.jobs.Submit(request, timeout=30) for _ in range(2))
         self.assertEqual(first.id, second.id)
         self.client.wait(first.id)
 
     def test_health_metrics_and_reflection(self):
         for path in ("healthz", "readyz"):
-            self.assertEqual(urllib.request.urlopen(f"http://{self.daemon.http}/{path}", timeout=10).status, 200)
+            self.assertEqual(urllib.request.urlopen(f"http://{self.daemon.http}/{path}", timeout=30).status, 200)
         self.make()
-        text = urllib.request.urlopen(f"http://{self.daemon.http}/metrics", timeout=10).read()
-        checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=30)
+        text = urllib.request.urlopen(f"http://{self.daemon.http}/metrics", timeout=30).read()
+        checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=120)
         self.assertEqual((checked.returncode, checked.stdout, checked.stderr), (0, b"", b""))
         metrics = self.daemon.metrics()
         self.assertGreater(metrics['latentd_jobs_total{result="succeeded"}'], 0)
@@ -135,13 +135,13 @@ class JobTest(unittest.TestCase):
                      'latentd_slots_in_use{edge="denoise.denoise->decode.decode"}'):
             self.assertIn(name, metrics)
         health = self.client.channel.unary_unary("/grpc.health.v1.Health/Check", request_serializer=lambda raw: raw, response_deserializer=lambda raw: raw)
-        self.assertEqual(health(b"", timeout=10), b"\x08\x01")
+        self.assertEqual(health(b"", timeout=30), b"\x08\x01")
 
     def test_topology_and_edges_are_shown(self):
-        topology = self.client.admin.GetTopology(api.GetTopologyRequest(), timeout=10)
+        topology = self.client.admin.GetTopology(api.GetTopologyRequest(), timeout=30)
         self.assertEqual([group.name for group in topology.groups], ["text", "denoise", "decode"])
         self.assertEqual((topology.limits.frame_step, topology.limits.size_multiple), (4, 16))
-        edges = self.client.admin.GetEdges(api.GetEdgesRequest(), timeout=10).edges
+        edges = self.client.admin.GetEdges(api.GetEdgesRequest(), timeout=30).edges
         self.assertEqual({edge.transport for edge in edges}, {"shm"})
         for command in ("topology", "edges", "list", "version"):
             self.assertTrue(self.daemon.ctl(command).stdout)

@@ -56,7 +56,7 @@ class TraceTest(unittest.TestCase):
         def whole():
             trace = self.trace(daemon, job)
             return trace if all(trace.spans(rank, "acknowledged") for rank in ("text/0", "denoise/0")) else None
-        return wait_until(whole, 20, "acknowledgements of both edges")
+        return wait_until(whole, 60, "acknowledgements of both edges")
 
     def test_commands_are_there_before_the_tensors_and_every_rank_appears(self):
         with Daemon(TOPOLOGY) as daemon, Client(daemon.grpc) as client:
