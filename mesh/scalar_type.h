@@ -4,7 +4,7 @@
 
 #include "runtime/base/dtype.h"
 
-namespace latentd::stages {
+namespace latentd {
 
 // torch's name of an element type; Undefined for kInvalid.
 constexpr at::ScalarType toScalarType(DType dtype) {
@@ -55,4 +55,4 @@ constexpr DType toDType(at::ScalarType type) {
   }
 }
 
-}  // namespace latentd::stages
+}  // namespace latentd

@@ -39,10 +39,12 @@ void sendTo(UnixSocket& socket, const std::string& text) {
 
 }  // namespace
 
-size_t PeerGroup::start(const std::string& test_case, const std::string& setup) {
+size_t PeerGroup::start(const std::string& test_case, const std::string& setup, const std::vector<int>& more_fds) {
   auto pair = UnixSocket::pair();
   if (!pair.ok()) std::abort();
-  Child child{std::move(pair->first), std::make_unique<ChildTestCase>(test_case, std::vector<int>{pair->second.fd()})};
+  std::vector<int> fds{pair->second.fd()};
+  fds.insert(fds.end(), more_fds.begin(), more_fds.end());
+  Child child{std::move(pair->first), std::make_unique<ChildTestCase>(test_case, fds)};
   sendTo(child.socket, setup);
   children_.push_back(std::move(child));
   return children_.size() - 1;

@@ -14,8 +14,8 @@ namespace latentd::testing {
 // deadline; what still runs is killed and reaped at the end. Thread: one.
 class PeerGroup {
  public:
-  // Starts one more child. Its first message is `setup`.
-  size_t start(const std::string& test_case, const std::string& setup);
+  // Starts one more child. Its first message is `setup`; more descriptors become its 4, 5, ...
+  size_t start(const std::string& test_case, const std::string& setup, const std::vector<int>& more_fds = {});
 
   void send(size_t child, const std::string& text);
   // The child's next message; nothing if it died or said nothing in time.

@@ -1,0 +1,147 @@
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "mesh/communicator_source.h"
+
+namespace latentd::mesh {
+namespace {
+
+using C10dWork = c10::intrusive_ptr<c10d::Work>;
+using std::chrono::milliseconds;
+
+constexpr char kLoopback[] = "127.0.0.1";
+// So many collectives of one group progress at once: Q, K and V.
+constexpr int kThreads = 3;
+// Gloo's own time-outs close the connections before anybody could say why: ours come first.
+constexpr int kGlooTimeoutFactor = 2;
+// Of a message that nobody sends.
+constexpr int kWatchTag = std::numeric_limits<int>::max();
+
+// c10d takes a wait of 0 for one without an end.
+milliseconds leftUntil(Communicator::Deadline deadline) {
+  return std::max(std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now()), milliseconds(1));
+}
+
+class GlooWork final : public Communicator::Work {
+ public:
+  explicit GlooWork(std::vector<C10dWork> parts) : parts_(std::move(parts)) {}
+
+  void wait(Communicator::Deadline deadline) override {
+    for (const C10dWork& part : parts_) {
+      try {
+        part->wait(leftUntil(deadline));
+      } catch (const std::exception&) {
+        if (std::chrono::steady_clock::now() >= deadline) throw Communicator::TimedOut();
+        throw;
+      }
+    }
+  }
+
+ private:
+  std::vector<C10dWork> parts_;
+};
+
+std::unique_ptr<Communicator::Work> single(C10dWork work) {
+  return std::make_unique<GlooWork>(std::vector<C10dWork>{std::move(work)});
+}
+
+// A message meets a receive of its own size only: Gloo ends the process where one is larger than its receive.
+int tagOf(const at::Tensor& tensor) { return static_cast<int>(tensor.nbytes() % kWatchTag); }
+
+class GlooCommunicator final : public Communicator {
+ public:
+  GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, int rank, int size) : group_(std::move(group)) {
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
+      watches_.push_back(group_->recv(nothing, peer, kWatchTag));
+    }
+  }
+
+  std::unique_ptr<Work> allGather(at::Tensor output, at::Tensor input, Deadline) override {
+    return single(group_->_allgather_base(output, input));
+  }
+
+  std::unique_ptr<Work> allReduceSum(at::Tensor tensor, Deadline) override {
+    std::vector<at::Tensor> tensors{std::move(tensor)};
+    return single(group_->allreduce(tensors));
+  }
+
+  std::unique_ptr<Work> allToAll(at::Tensor output, at::Tensor input, Deadline) override {
+    std::vector<int64_t> equal_blocks;
+    return single(group_->alltoall_base(output, input, equal_blocks, equal_blocks));
+  }
+
+  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root, Deadline) override {
+    std::vector<at::Tensor> tensors{std::move(tensor)};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return single(group_->broadcast(tensors, options));
+  }
+
+  std::unique_ptr<Work> exchange(std::vector<PeerTensor> sends, std::vector<PeerTensor> receives, Deadline) override {
+    std::vector<C10dWork> parts;
+    for (const PeerTensor& receive : receives) {
+      std::vector<at::Tensor> tensors{receive.tensor};
+      parts.push_back(group_->recv(tensors, receive.peer, tagOf(receive.tensor)));
+    }
+    for (const PeerTensor& send : sends) {
+      std::vector<at::Tensor> tensors{send.tensor};
+      parts.push_back(group_->send(tensors, send.peer, tagOf(send.tensor)));
+    }
+    return std::make_unique<GlooWork>(std::move(parts));
+  }
+
+  // Gloo closes all connections of a group when a receive times out, and has no other way to be told so that frees what
+  // waits here too. A watch whose peer is gone fails at once and closes nothing, hence one for each.
+  void abort() noexcept override {
+    for (const C10dWork& watch : watches_) {
+      try {
+        watch->wait(milliseconds(1));
+      } catch (const std::exception&) {
+      }
+    }
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  std::vector<C10dWork> watches_;  // declared last: their buffers are of the group's connections
+};
+
+class GlooSource final : public CommunicatorSource {
+ public:
+  GlooSource(const std::string& rendezvous_file, milliseconds operation_timeout)
+      : store_(c10::make_intrusive<c10d::FileStore>(rendezvous_file, /*numWorkers=*/-1)),
+        device_(c10d::ProcessGroupGloo::createDeviceForHostname(kLoopback, /*lazyInit=*/false)),
+        operation_timeout_(operation_timeout) {}
+
+  std::unique_ptr<Communicator> connect(const std::string& name, int rank, int size, milliseconds timeout) override {
+    store_->setTimeout(timeout);
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices = {device_};
+    options->threads = kThreads;
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store_), rank,
+                                                             size, options);
+    group->setTimeout(kGlooTimeoutFactor * operation_timeout_);
+    return std::make_unique<GlooCommunicator>(std::move(group), rank, size);
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::FileStore> store_;
+  std::shared_ptr<gloo::transport::Device> device_;  // owners: this, and the groups' contexts inside Gloo
+  milliseconds operation_timeout_;
+};
+
+}  // namespace
+
+std::unique_ptr<CommunicatorSource> makeGlooSource(const std::string& rendezvous_file, milliseconds operation_timeout) {
+  return std::make_unique<GlooSource>(rendezvous_file, operation_timeout);
+}
+
+}  // namespace latentd::mesh

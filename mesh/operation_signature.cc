@@ -1,0 +1,86 @@
+#include "mesh/operation_signature.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include "mesh/scalar_type.h"
+#include "runtime/base/dtype.h"
+
+namespace latentd::mesh {
+namespace {
+
+// A kind, a dtype and as many sizes as the recorder keeps, in decimal.
+constexpr int64_t kSignatureBytes = 192;
+
+std::string signatureOf(const Operation& operation) {
+  std::string text = operation.kind + " of " + std::string(toString(operation.dtype)) + " [";
+  for (size_t i = 0; i < operation.shape.size(); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(operation.shape[i]);
+  return (text + "]").substr(0, kSignatureBytes - 1);
+}
+
+std::string textAt(const at::Tensor& rows, int64_t row) {
+  const char* text = reinterpret_cast<const char*>(rows.const_data_ptr()) + row * kSignatureBytes;
+  return std::string(text, ::strnlen(text, kSignatureBytes));
+}
+
+std::string name(Rank rank) { return "rank " + std::to_string(rank.value); }
+
+// What two sides of a message have to agree on.
+at::Tensor headerOf(const at::Tensor& tensor) {
+  const int64_t dtype = static_cast<int64_t>(toDType(tensor.scalar_type()));
+  return at::tensor({dtype, tensor.numel()}, tensor.options().dtype(at::kLong));
+}
+
+std::string textOf(const at::Tensor& header) {
+  const int64_t* fields = header.const_data_ptr<int64_t>();
+  return std::to_string(fields[1]) + " elements of " + std::string(toString(static_cast<DType>(fields[0])));
+}
+
+}  // namespace
+
+Status compareSignatures(Communicator& communicator, const Operation& mine, const std::vector<Rank>& members, int rank,
+                         at::Device device, Communicator::Deadline deadline) {
+  const std::string signature = signatureOf(mine);
+  at::Tensor given = at::zeros({1, kSignatureBytes}, at::kByte);
+  std::memcpy(given.mutable_data_ptr(), signature.data(), signature.size());
+  const auto size = static_cast<int64_t>(members.size());
+  at::Tensor all = at::empty({size, kSignatureBytes}, at::TensorOptions(at::kByte).device(device));
+  communicator.allGather(all, given.to(device), deadline)->wait(deadline);
+  all = all.to(at::kCPU);
+  for (int64_t other = 0; other < size; ++other) {
+    const std::string theirs = textAt(all, other);
+    if (theirs == signature) continue;
+    return absl::InternalError("operation " + std::to_string(mine.sequence) + " of process group " + mine.group +
+                               " differs between its ranks: " + name(members[rank]) + " " + signature + ", " +
+                               name(members[other]) + " " + theirs);
+  }
+  return absl::OkStatus();
+}
+
+Status compareMessages(Communicator& communicator, const std::vector<PeerTensor>& sends,
+                       const std::vector<PeerTensor>& receives, const std::vector<Rank>& members, int rank,
+                       Communicator::Deadline deadline) {
+  std::vector<PeerTensor> given;
+  for (const PeerTensor& send : sends)
+    given.push_back({send.peer, headerOf(send.tensor)});
+  std::vector<PeerTensor> got;
+  for (const PeerTensor& receive : receives)
+    got.push_back({receive.peer, at::empty({2}, receive.tensor.options().dtype(at::kLong))});
+  communicator.exchange(given, got, deadline)->wait(deadline);
+  for (size_t i = 0; i < receives.size(); ++i) {
+    const at::Tensor theirs = got[i].tensor.to(at::kCPU);
+    const at::Tensor expected = headerOf(receives[i].tensor).to(at::kCPU);
+    if (theirs.equal(expected)) continue;
+    return absl::InternalError("an exchange differs between its ranks: " + name(members[receives[i].peer]) + " sends " +
+                               textOf(theirs) + ", " + name(members[rank]) + " receives " + textOf(expected));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace latentd::mesh

@@ -1,0 +1,286 @@
+#include "mesh/process_group.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "mesh/communication_error.h"
+#include "mesh/operation_signature.h"
+#include "mesh/scalar_type.h"
+#include "runtime/base/check.h"
+#include "runtime/base/nanoseconds.h"
+
+namespace latentd::mesh {
+namespace {
+
+using Deadline = Communicator::Deadline;
+
+void require(bool holds, const char* what) {
+  if (!holds) throw CommunicationError(absl::InvalidArgumentError(what));
+}
+
+void requireDense(const at::Tensor& tensor) {
+  require(tensor.defined() && tensor.is_contiguous(), "a tensor of a communication operation is not contiguous");
+}
+
+Operation makeOperation(const char* kind, std::string group, uint64_t sequence, const at::Tensor& given,
+                        uint64_t bytes) {
+  Operation operation;
+  operation.kind = kind;
+  operation.group = std::move(group);
+  operation.sequence = sequence;
+  operation.dtype = toDType(given.scalar_type());
+  operation.shape = given.sizes().vec();
+  operation.bytes_sent = bytes;
+  return operation;
+}
+
+// Gloo begins with the place in its source and ends with advice.
+std::string cleaned(std::string text) {
+  if (const size_t place = text.find(".cc:"); text.starts_with('[') && place != std::string::npos) {
+    if (const size_t end = text.find("] ", place); end != std::string::npos) text.erase(0, end + 2);
+  }
+  return text.substr(0, std::min(text.find(". This is typically"), text.find('\n')));
+}
+
+}  // namespace
+
+// Owner: a ProcessGroup; stays where it is when that moves, for its pending operations.
+struct ProcessGroup::State {
+  std::string name;
+  std::vector<Rank> members;
+  int rank = 0;
+  GroupContext context;
+  std::unique_ptr<Communicator> communicator;
+  uint64_t collectives = 0;
+  uint64_t exchanges = 0;
+  std::atomic<uint64_t> submitted = 0;
+  std::atomic<uint64_t> bytes_sent = 0;
+
+  using Start = std::function<std::unique_ptr<Communicator::Work>(Deadline)>;
+  Pending submit(Operation operation, const std::vector<PeerTensor>& sends, const std::vector<PeerTensor>& receives,
+                 const Start& start);
+  // The next collective, of which this rank gives `given`.
+  Operation describe(const char* kind, const at::Tensor& given, uint64_t bytes);
+  // Exchanges are counted, and named, apart: not all ranks take part in each.
+  Operation describeExchange(const at::Tensor& given, uint64_t bytes);
+  void compare(const Operation& operation, const std::vector<PeerTensor>& sends,
+               const std::vector<PeerTensor>& receives, Deadline deadline);
+  std::string who(const Operation& operation) const;
+  // To be called in a handler: ends the mesh with what was caught, and throws what ended it.
+  [[noreturn]] void rethrow(const Operation& operation);
+};
+
+// One submitted operation.
+class Pending::Work {
+ public:
+  Work(ProcessGroup::State& group, Operation operation, uint64_t number, Deadline deadline,
+       std::unique_ptr<Communicator::Work> work)
+      : group_(group), operation_(std::move(operation)), number_(number), deadline_(deadline), work_(std::move(work)) {}
+
+  void wait() {
+    try {
+      work_->wait(deadline_);
+    } catch (...) {
+      group_.rethrow(operation_);
+    }
+    if (group_.context.recorder != nullptr) group_.context.recorder->end(number_);
+  }
+
+ private:
+  ProcessGroup::State& group_;
+  Operation operation_;
+  uint64_t number_;  // in the recorder
+  Deadline deadline_;
+  std::unique_ptr<Communicator::Work> work_;
+};
+
+Pending::Pending() = default;
+Pending::Pending(std::unique_ptr<Work> work) : work_(std::move(work)) {}
+Pending::Pending(Pending&&) noexcept = default;
+
+Pending& Pending::operator=(Pending&& other) noexcept {
+  std::swap(work_, other.work_);  // what this one waited for is waited for when the other goes
+  return *this;
+}
+
+Pending::~Pending() {
+  try {
+    wait();
+  } catch (const CommunicationError&) {
+    // The mesh has ended with it: the next operation says so.
+  }
+}
+
+void Pending::wait() {
+  if (const std::unique_ptr<Work> work = std::move(work_)) work->wait();
+}
+
+std::string ProcessGroup::State::who(const Operation& operation) const {
+  std::string shape;
+  for (const int64_t size : operation.shape)
+    shape += (shape.empty() ? "" : ", ") + std::to_string(size);
+  return "rank " + std::to_string(context.rank.value) + ", group " + operation.group + ", " + operation.kind + " " +
+         std::to_string(operation.sequence) + " of " + std::string(toString(operation.dtype)) + " [" + shape + "]";
+}
+
+void ProcessGroup::State::rethrow(const Operation& operation) {
+  MeshEnd& end = *context.end;
+  try {
+    throw;
+  } catch (const CommunicationError& error) {
+    throw CommunicationError(end.end(error.status()));
+  } catch (const Communicator::TimedOut&) {
+    throw CommunicationError(end.end(absl::DeadlineExceededError(who(operation) + ": not done within " +
+                                                                 std::to_string(context.timeout.count()) + " ms")));
+  } catch (const c10::DistError& error) {
+    throw CommunicationError(
+        end.endAfterPeer(absl::UnavailableError(who(operation) + ": " + cleaned(error.what_without_backtrace()))));
+  } catch (const c10::Error& error) {
+    throw CommunicationError(
+        end.end(absl::InternalError(who(operation) + ": " + cleaned(error.what_without_backtrace()))));
+  } catch (const std::exception& error) {
+    throw CommunicationError(end.endAfterPeer(absl::UnavailableError(who(operation) + ": " + cleaned(error.what()))));
+  }
+}
+
+Operation ProcessGroup::State::describe(const char* kind, const at::Tensor& given, uint64_t bytes) {
+  return makeOperation(kind, name, ++collectives, given, bytes);
+}
+
+Operation ProcessGroup::State::describeExchange(const at::Tensor& given, uint64_t bytes) {
+  return makeOperation("exchange", name + ".p2p", ++exchanges, given, bytes);
+}
+
+void ProcessGroup::State::compare(const Operation& operation, const std::vector<PeerTensor>& sends,
+                                  const std::vector<PeerTensor>& receives, Deadline deadline) {
+  const bool collective = sends.empty() && receives.empty();
+  if (collective && context.recorder != nullptr) {
+    const Status differs = context.recorder->disagreement(operation, members, /*same_shape=*/true);
+    if (!differs.ok()) throw CommunicationError(differs);
+  }
+  if (!context.verify) return;
+  const Status differs = collective
+                             ? compareSignatures(*communicator, operation, members, rank, context.device, deadline)
+                             : compareMessages(*communicator, sends, receives, members, rank, deadline);
+  if (!differs.ok()) throw CommunicationError(differs);
+}
+
+Pending ProcessGroup::State::submit(Operation operation, const std::vector<PeerTensor>& sends,
+                                    const std::vector<PeerTensor>& receives, const Start& start) {
+  if (const auto cause = context.end->cause()) throw CommunicationError(*cause);
+  const auto now = std::chrono::steady_clock::now();
+  const Deadline deadline = now + context.timeout;
+  operation.submitted_ns = toNanoseconds(now);
+  for (const Rank member : members)
+    operation.members |= uint64_t{1} << member.value;
+  submitted.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t number = context.recorder == nullptr ? 0 : context.recorder->begin(operation);
+  try {
+    compare(operation, sends, receives, deadline);
+    std::unique_ptr<Communicator::Work> work = start(deadline);
+    bytes_sent.fetch_add(operation.bytes_sent, std::memory_order_relaxed);
+    return Pending(std::make_unique<Pending::Work>(*this, std::move(operation), number, deadline, std::move(work)));
+  } catch (...) {
+    rethrow(operation);
+  }
+}
+
+ProcessGroup::ProcessGroup() = default;
+ProcessGroup::ProcessGroup(ProcessGroup&&) noexcept = default;
+ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
+ProcessGroup::~ProcessGroup() = default;
+
+ProcessGroup::ProcessGroup(std::string name, std::vector<Rank> members, std::unique_ptr<Communicator> communicator,
+                           const GroupContext& context)
+    : name_(std::move(name)),
+      size_(static_cast<int>(members.size())),
+      members_(std::move(members)),
+      state_(std::make_unique<State>()) {
+  const auto mine = std::find(members_.begin(), members_.end(), context.rank);
+  LATENTD_CHECK(mine != members_.end(), "a rank makes only groups that it belongs to");
+  rank_ = static_cast<int>(mine - members_.begin());
+  state_->name = name_;
+  state_->members = members_;
+  state_->rank = rank_;
+  state_->context = context;
+  state_->communicator = std::move(communicator);
+}
+
+Pending ProcessGroup::allGather(at::Tensor output, at::Tensor input) {
+  requireDense(output);
+  requireDense(input);
+  require(output.scalar_type() == input.scalar_type() && output.numel() == size_ * input.numel(),
+          "all_gather: the output is not one input of each rank");
+  if (!state_) {
+    output.view(input.sizes()).copy_(input);
+    return {};
+  }
+  const uint64_t bytes = input.nbytes() * static_cast<uint64_t>(size_ - 1);
+  return state_->submit(state_->describe("all_gather", input, bytes), {}, {},
+                        [&](Deadline deadline) { return state_->communicator->allGather(output, input, deadline); });
+}
+
+Pending ProcessGroup::allReduceSum(at::Tensor tensor) {
+  requireDense(tensor);
+  if (!state_) return {};
+  const auto size = static_cast<uint64_t>(size_);
+  const uint64_t bytes = 2 * tensor.nbytes() * (size - 1) / size;
+  return state_->submit(state_->describe("all_reduce", tensor, bytes), {}, {},
+                        [&](Deadline deadline) { return state_->communicator->allReduceSum(tensor, deadline); });
+}
+
+Pending ProcessGroup::allToAll(at::Tensor output, at::Tensor input) {
+  requireDense(output);
+  requireDense(input);
+  require(output.scalar_type() == input.scalar_type() && output.numel() == input.numel() && input.dim() > 0 &&
+              input.size(0) % size_ == 0,
+          "all_to_all: the first dimension is not one equal block for each rank, or output and input differ");
+  if (!state_) {
+    output.view(input.sizes()).copy_(input);
+    return {};
+  }
+  const auto size = static_cast<uint64_t>(size_);
+  const uint64_t bytes = input.nbytes() / size * (size - 1);
+  return state_->submit(state_->describe("all_to_all", input, bytes), {}, {},
+                        [&](Deadline deadline) { return state_->communicator->allToAll(output, input, deadline); });
+}
+
+Pending ProcessGroup::broadcast(at::Tensor tensor, int root) {
+  requireDense(tensor);
+  require(root >= 0 && root < size_, "broadcast: the root is no rank of the group");
+  if (!state_) return {};
+  const uint64_t bytes = rank_ == root ? tensor.nbytes() * static_cast<uint64_t>(size_ - 1) : 0;
+  return state_->submit(state_->describe("broadcast", tensor, bytes), {}, {},
+                        [&](Deadline deadline) { return state_->communicator->broadcast(tensor, root, deadline); });
+}
+
+Pending ProcessGroup::exchange(std::vector<PeerTensor> sends, std::vector<PeerTensor> receives) {
+  uint64_t bytes = 0;
+  for (const std::vector<PeerTensor>* parts : {&sends, &receives}) {
+    for (const PeerTensor& part : *parts) {
+      requireDense(part.tensor);
+      require(part.peer >= 0 && part.peer < size_ && part.peer != rank_,
+              "exchange: a peer is no other rank of the group");
+      if (parts == &sends) bytes += part.tensor.nbytes();
+    }
+  }
+  if (sends.empty() && receives.empty()) return {};
+  const at::Tensor& given = sends.empty() ? receives.front().tensor : sends.front().tensor;
+  return state_->submit(state_->describeExchange(given, bytes), sends, receives,
+                        [&](Deadline deadline) { return state_->communicator->exchange(sends, receives, deadline); });
+}
+
+uint64_t ProcessGroup::bytesSent() const { return state_ ? state_->bytes_sent.load(std::memory_order_relaxed) : 0; }
+
+uint64_t ProcessGroup::submitted() const { return state_ ? state_->submitted.load(std::memory_order_relaxed) : 0; }
+
+void ProcessGroup::abort() noexcept {
+  if (state_) state_->communicator->abort();
+}
+
+}  // namespace latentd::mesh
