@@ -27,6 +27,7 @@ using NameWords = std::array<uint64_t, kNameWords>;
 struct Words {
   NameWords kind{};
   NameWords group{};
+  uint64_t members = 0;
   uint64_t sequence = 0;
   uint64_t type = 0;  // dtype << 8 | dimensions
   std::array<uint64_t, Operation::kDimsMax> shape{};
@@ -66,6 +67,7 @@ Words pack(const Operation& operation) {
   Words words;
   words.kind = packName(operation.kind);
   words.group = packName(operation.group);
+  words.members = operation.members;
   words.sequence = operation.sequence;
   const size_t dims = std::min(operation.shape.size(), Operation::kDimsMax);
   words.type = static_cast<uint64_t>(operation.dtype) << 8 | dims;
@@ -81,6 +83,7 @@ Operation unpack(const Words& words) {
   Operation operation;
   operation.kind = unpackName(words.kind);
   operation.group = unpackName(words.group);
+  operation.members = words.members;
   operation.sequence = words.sequence;
   const uint64_t dtype = words.type >> 8;
   operation.dtype = dtype <= static_cast<uint64_t>(DType::kBool) ? static_cast<DType>(dtype) : DType::kInvalid;

@@ -19,6 +19,7 @@ struct Operation {
 
   std::string kind;       // "all_to_all", "all_reduce", "send", ...; at most kNameBytes - 1 bytes are kept
   std::string group;      // "ulysses", "world", ...; likewise
+  uint64_t members = 0;   // of that group: bit r for rank r
   uint64_t sequence = 0;  // of the operations on that group, from 1
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;  // of what this rank gives, the first kDimsMax of it

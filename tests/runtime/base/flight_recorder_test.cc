@@ -28,6 +28,7 @@ Operation operation(const std::string& kind, const std::string& group, uint64_t 
   Operation operation;
   operation.kind = kind;
   operation.group = group;
+  operation.members = 5;
   operation.sequence = sequence;
   operation.dtype = DType::kBFloat16;
   operation.shape = {2, 320, 12, 128};
@@ -50,6 +51,7 @@ TEST_CASE("flight recorder: anybody reads what a rank began and ended", "[base]"
   REQUIRE(read.size() == 2);
   CHECK(read[0].kind == "all_to_all");
   CHECK(read[0].group == "ulysses");
+  CHECK(read[0].members == 5);
   CHECK(read[0].sequence == 1);
   CHECK(read[0].dtype == DType::kBFloat16);
   CHECK(read[0].shape == std::vector<int64_t>{2, 320, 12, 128});
