@@ -10,10 +10,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "mesh/device_mesh.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
+#include "runtime/base/token_cut.h"
 #include "runtime/base/tree.h"
 #include "stages/option_table.h"
+
+namespace latentd::mesh {
+class Mesh;
+}  // namespace latentd::mesh
 
 namespace latentd::stages {
 
@@ -48,6 +54,10 @@ struct MethodSpec {
   std::vector<std::string> inputs;   // keys of the input dictionary it needs
   std::vector<std::string> outputs;  // keys of the dictionary it returns
   bool emits_frames = false;         // writes to RunContext::frames() instead of returning tensors
+  // Which of them are videos in token layout (stages/token_video.h), and what each rank of the group holds: outputs
+  // always, inputs if the edge brings tokens; they may come as a plain tensor as well.
+  std::map<std::string, TokenCut> token_inputs;
+  std::map<std::string, TokenCut> token_outputs;
 };
 
 // Where RGB frames of the last stage go, in order. Blocks while the reader is behind.
@@ -80,6 +90,8 @@ struct LoadContext {
   std::string device = "cpu";     // "cpu", "cuda:0"
   DType dtype = DType::kFloat32;  // of weights and activations; islands stay float32 as the reference has it
   std::map<std::string, std::string> options;  // the group's `options:` in the topology
+  mesh::MeshDegrees degrees;                   // the group's `parallel:`; those of `mesh` where there is one
+  mesh::Mesh* mesh = nullptr;                  // the group's ranks; null: alone, or check_only. Outlives the stage
   // Everything is checked that configurations and the headers of weight files tell, and no weight is read. Afterwards
   // methods(), limits() and weightBytes() hold; warmUp() and run() do not work.
   bool check_only = false;

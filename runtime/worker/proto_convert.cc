@@ -71,6 +71,8 @@ channel::ChannelSpec fromProto(const internal::v1::ChannelSpec& proto) {
   spec.consumer_ranks = proto.consumer_ranks();
   if (proto.has_producer_shard_dim()) spec.producer_shard_dim = proto.producer_shard_dim();
   if (proto.has_consumer_shard_dim()) spec.consumer_shard_dim = proto.consumer_shard_dim();
+  spec.producer_tokens = static_cast<TokenCut>(proto.producer_tokens());
+  spec.consumer_tokens = static_cast<TokenCut>(proto.consumer_tokens());
   spec.slots = proto.slots();
   spec.profiles_max = proto.profiles_max();
   spec.unpooled_bytes_max = proto.unpooled_bytes_max();
@@ -120,6 +122,10 @@ internal::v1::Method toProto(const stages::MethodSpec& method) {
   for (const std::string& output : method.outputs)
     proto.add_outputs(output);
   proto.set_emits_frames(method.emits_frames);
+  for (const auto& [key, cut] : method.token_inputs)
+    (*proto.mutable_token_inputs())[key] = static_cast<internal::v1::TokenCut>(cut);
+  for (const auto& [key, cut] : method.token_outputs)
+    (*proto.mutable_token_outputs())[key] = static_cast<internal::v1::TokenCut>(cut);
   return proto;
 }
 

@@ -6,6 +6,7 @@
 #include "runtime/base/log.h"
 #include "runtime/worker/proto_convert.h"
 #include "runtime/worker/tensor_convert.h"
+#include "stages/token_video.h"
 
 namespace latentd::worker {
 namespace {
@@ -264,6 +265,13 @@ Status StageRun::checkOutputs(const MethodSpec& method, const TensorTree& output
       return absl::InternalError("method \"" + method.name + "\" promised output \"" + key + "\" and returned " +
                                  keysOf(outputs));
     }
+  }
+  for (const auto& [key, cut] : method.token_outputs) {
+    LATENTD_ASSIGN_OR_RETURN(const stages::TokenVideo video, stages::tokenVideoOf(*outputs.find(key), key));
+    if (video.cut == cut) continue;
+    return absl::InternalError("method \"" + method.name + "\" promised \"" + key + "\" cut along " +
+                               std::string(toString(cut)) + " and returned it cut along " +
+                               std::string(toString(video.cut)));
   }
   if (message_.outputs_size() == 0 && hasTensors(outputs)) {
     return absl::FailedPreconditionError("method \"" + method.name + "\" returned tensors (" + keysOf(outputs) +

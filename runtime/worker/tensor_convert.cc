@@ -9,17 +9,67 @@
 #include <utility>
 
 #include "stages/scalar_type.h"
+#include "stages/token_video.h"
 
 namespace latentd::worker {
 namespace {
 
+using channel::ArtifactTree;
 using channel::Device;
 using channel::DeviceType;
 using channel::TensorView;
+using stages::TensorTree;
+
+// Of a TokenVideo's tensor.
+constexpr uint32_t kTokenDim = 1;
 
 at::Device torchDevice(const Device& device) {
   if (device.type == DeviceType::kCpu) return at::Device(at::kCPU);
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.index));
+}
+
+StatusOr<ArtifactTree> plainArtifact(const TensorTree& tree) {
+  Status status;
+  ArtifactTree artifact = tree.mapLeaves<TensorView>([&](const at::Tensor& tensor) {
+    StatusOr<TensorView> view = toView(tensor);
+    if (!view.ok() && status.ok()) status = view.status();
+    return view.ok() ? std::move(view).value() : TensorView();
+  });
+  if (!status.ok()) return status;
+  return artifact;
+}
+
+StatusOr<TensorTree> plainTree(const ArtifactTree& artifact) {
+  Status status;
+  TensorTree tree = artifact.mapLeaves<at::Tensor>([&](const TensorView& view) {
+    StatusOr<at::Tensor> tensor = toTensor(view);
+    if (!tensor.ok() && status.ok()) status = tensor.status();
+    return tensor.ok() ? std::move(tensor).value() : at::Tensor();
+  });
+  if (!status.ok()) return status;
+  return tree;
+}
+
+StatusOr<ArtifactTree> tokensToArtifact(const TensorTree& entry, const std::string& key) {
+  LATENTD_ASSIGN_OR_RETURN(const stages::TokenVideo video, stages::tokenVideoOf(entry, key));
+  channel::TokenPart part{kTokenDim, {video.grid.frames, video.grid.rows, video.grid.columns}, video.cut, {}};
+  const int64_t unit = video.cut == TokenCut::kRows ? part.grid.frames * part.grid.columns : 1;
+  part.held = {video.begin, video.begin + video.tokens.size(kTokenDim) / unit};
+  LATENTD_ASSIGN_OR_RETURN(ArtifactTree artifact, plainArtifact(stages::withoutPart(entry)));
+  return artifact.mapLeaves<TensorView>([&](TensorView view) {
+    view.tokens = part;
+    return view;
+  });
+}
+
+// The part of an entry that arrived in token layout; null for others.
+const channel::TokenPart* tokensOf(const ArtifactTree& entry) {
+  const channel::TokenPart* part = nullptr;
+  if (entry.getIf<ArtifactTree::Dict>() == nullptr) return part;
+  entry.forEachLeaf([&](const TensorView& view) {
+    if (view.tokens && view.tokens->dim == kTokenDim) part = &*view.tokens;
+  });
+  return part;
 }
 
 }  // namespace
@@ -54,26 +104,31 @@ StatusOr<at::Tensor> toTensor(const TensorView& view) {
       view.data, view.shape, view.strides, [owner = view.owner](void*) mutable { owner.reset(); }, options);
 }
 
-StatusOr<channel::ArtifactTree> toArtifact(const stages::TensorTree& tree) {
-  Status status;
-  channel::ArtifactTree artifact = tree.mapLeaves<TensorView>([&](const at::Tensor& tensor) {
-    StatusOr<TensorView> view = toView(tensor);
-    if (!view.ok() && status.ok()) status = view.status();
-    return view.ok() ? std::move(view).value() : TensorView();
-  });
-  if (!status.ok()) return status;
-  return artifact;
+StatusOr<ArtifactTree> toArtifact(const TensorTree& tree) {
+  const auto* dict = tree.getIf<TensorTree::Dict>();
+  if (dict == nullptr) return plainArtifact(tree);
+  ArtifactTree::Dict artifact;
+  for (const auto& [key, entry] : dict->entries) {
+    LATENTD_ASSIGN_OR_RETURN(ArtifactTree converted,
+                             stages::isTokenVideo(entry) ? tokensToArtifact(entry, key) : plainArtifact(entry));
+    artifact.entries.emplace_back(key, std::move(converted));
+  }
+  return ArtifactTree(std::move(artifact));
 }
 
-StatusOr<stages::TensorTree> fromArtifact(const channel::ArtifactTree& artifact) {
-  Status status;
-  stages::TensorTree tree = artifact.mapLeaves<at::Tensor>([&](const TensorView& view) {
-    StatusOr<at::Tensor> tensor = toTensor(view);
-    if (!tensor.ok() && status.ok()) status = tensor.status();
-    return tensor.ok() ? std::move(tensor).value() : at::Tensor();
-  });
-  if (!status.ok()) return status;
-  return tree;
+StatusOr<TensorTree> fromArtifact(const ArtifactTree& artifact) {
+  const auto* dict = artifact.getIf<ArtifactTree::Dict>();
+  if (dict == nullptr) return plainTree(artifact);
+  TensorTree::Dict tree;
+  for (const auto& [key, entry] : dict->entries) {
+    LATENTD_ASSIGN_OR_RETURN(TensorTree converted, plainTree(entry));
+    if (const channel::TokenPart* part = tokensOf(entry)) {
+      const stages::VideoExtents grid{part->grid.frames, part->grid.rows, part->grid.columns};
+      converted = stages::withPart(std::move(converted), grid, part->cut, part->held.begin);
+    }
+    tree.entries.emplace_back(key, std::move(converted));
+  }
+  return TensorTree(std::move(tree));
 }
 
 StatusOr<Device> parseDevice(const std::string& name) {

@@ -76,6 +76,19 @@ TEST_CASE("proto conversion: a channel's optional dimensions stay absent", "[wor
   CHECK(spec.progress_timeout == std::chrono::milliseconds(1500));
   CHECK_FALSE(spec.producer_shard_dim.has_value());
   CHECK(spec.consumer_shard_dim == -2);
+  CHECK(spec.producer_tokens == TokenCut::kNone);
+}
+
+TEST_CASE("proto conversion: how tokens are cut has the same numbers everywhere", "[worker]") {
+  internal::v1::ChannelSpec proto;
+  proto.set_producer_tokens(internal::v1::TOKEN_CUT_TOKENS);
+  proto.set_consumer_tokens(internal::v1::TOKEN_CUT_ROWS);
+  CHECK(fromProto(proto).producer_tokens == TokenCut::kTokens);
+  CHECK(fromProto(proto).consumer_tokens == TokenCut::kRows);
+  const internal::v1::Method method = toProto(stages::MethodSpec{
+      .name = "relay", .token_inputs = {{"x", TokenCut::kRows}}, .token_outputs = {{"y", TokenCut::kTokens}}});
+  CHECK(method.token_inputs().at("x") == internal::v1::TOKEN_CUT_ROWS);
+  CHECK(method.token_outputs().at("y") == internal::v1::TOKEN_CUT_TOKENS);
 }
 
 TEST_CASE("proto conversion: small results are JSON within a bound, and carry no tensor", "[worker]") {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "stages/scalar_type.h"
+#include "stages/token_video.h"
 #include "tests/support/catch.h"
 
 namespace latentd::worker {
@@ -84,6 +85,46 @@ TEST_CASE("tensor conversion: what no edge carries is refused", "[worker]") {
   TensorTree::List list{{TensorTree(at::arange(2)), TensorTree(at::Tensor())}};
   CHECK(toArtifact(TensorTree(std::move(list))).status().code() == absl::StatusCode::kInvalidArgument);
   CHECK(toTensor(TensorView()).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("tensor conversion: a video in token layout is a leaf with its part, and an entry where it arrives",
+          "[worker]") {
+  stages::TokenVideo video =
+      stages::patchify(at::arange(1 * 2 * 3 * 8 * 4, at::kFloat).reshape({1, 2, 3, 8, 4}), {1, 2, 2});
+  video.tokens = video.tokens.slice(1, 5, 16);
+  video.cut = TokenCut::kTokens;
+  video.begin = 5;
+  TensorTree::Dict outputs;
+  outputs.entries.emplace_back("latents", toTree(video));
+  outputs.entries.emplace_back("other", TensorTree::Value(at::arange(3)));
+  const channel::ArtifactTree artifact = toArtifact(TensorTree(std::move(outputs))).value();
+  const auto* leaf = artifact.find("latents")->find("tokens")->getIf<TensorView>();
+  REQUIRE(leaf != nullptr);
+  CHECK(leaf->tokens == channel::TokenPart{1, {3, 4, 2}, TokenCut::kTokens, {5, 16}});
+  CHECK_FALSE(artifact.find("other")->getIf<TensorView>()->tokens.has_value());
+  // Nothing that differs from rank to rank is in the tree: the ranks of a group publish equal ones.
+  CHECK(artifact.find("latents")->getIf<channel::ArtifactTree::Dict>()->entries.size() == 2);
+
+  // The consumer's part is another one.
+  TensorView rows = toView(at::arange(1 * 12 * 2 * 4, at::kFloat).reshape({1, 12, 2, 4})).value();
+  rows.tokens = channel::TokenPart{1, {3, 4, 2}, TokenCut::kRows, {2, 4}};
+  channel::ArtifactTree arrived = artifact;
+  auto& entries = arrived.getIf<channel::ArtifactTree::Dict>()->entries[0].second;
+  entries.getIf<channel::ArtifactTree::Dict>()->entries[0].second = channel::ArtifactTree::Value(rows);
+  const TensorTree tree = fromArtifact(arrived).value();
+  const auto back = stages::tokenVideoOf(*tree.find("latents"), "latents");
+  REQUIRE(back.status().ToString() == "OK");
+  CHECK(back->tokens.data_ptr() == rows.data);
+  CHECK(back->grid == video.grid);
+  CHECK(back->patch == video.patch);
+  CHECK(back->cut == TokenCut::kRows);
+  CHECK(back->begin == 2);
+  CHECK(stages::unpatchify(*back).sizes() == at::IntArrayRef({1, 2, 3, 4, 4}));
+  CHECK_FALSE(stages::isTokenVideo(*tree.find("other")));
+
+  video.begin = 20;  // 11 tokens from 20 on, of 24
+  CHECK(toArtifact(TensorTree(TensorTree::Dict{{{"latents", toTree(video)}}})).status().code() ==
+        absl::StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("tensor conversion: device names", "[worker]") {
