@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -48,6 +49,22 @@ StatusOr<ComputeTarget> computeTarget(const LoadContext& context) {
                    "dtype");
   }
   return target;
+}
+
+Status checkDegrees(const LoadContext& context, std::string_view stage, std::initializer_list<mesh::MeshDim> usable) {
+  for (const mesh::MeshDim dim : mesh::kMeshDims) {
+    const uint32_t degree = context.degrees.of(dim);
+    if (degree == 1 || std::find(usable.begin(), usable.end(), dim) != usable.end()) continue;
+    std::vector<std::string_view> names;
+    for (const mesh::MeshDim other : usable)
+      names.push_back(mesh::toString(other));
+    return atField(
+        absl::InvalidArgumentError(fmt::format(
+            "parallel.{} = {}: {} can share no work along it, expected 1; {}", mesh::toString(dim), degree, stage,
+            names.empty() ? "it runs on one rank" : fmt::format("it uses {}", fmt::join(names, ", ")))),
+        fmt::format("parallel.{}", mesh::toString(dim)));
+  }
+  return absl::OkStatus();
 }
 
 Status checkComponentClass(ModelConfig& index, std::string_view component, std::string_view class_name) {

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
 #include <ATen/core/Tensor.h>
 
+#include "mesh/device_mesh.h"
 #include "runtime/base/status.h"
 #include "stages/stage.h"
 #include "stages/weights/model_config.h"
@@ -25,6 +27,10 @@ StatusOr<at::Device> computeDevice(const LoadContext& context);
 // computeDevice(), and INVALID_ARGUMENT, with its field, for a dtype that is not float32, bfloat16 or float16, or no
 // model directory.
 StatusOr<ComputeTarget> computeTarget(const LoadContext& context);
+
+// INVALID_ARGUMENT, with its field ("parallel.pp"), for a degree above 1 along a dimension that is not in `usable`:
+// ranks that would only repeat each other's work are refused, not kept busy.
+Status checkDegrees(const LoadContext& context, std::string_view stage, std::initializer_list<mesh::MeshDim> usable);
 
 // FAILED_PRECONDITION if model_index.json does not give the component this class.
 Status checkComponentClass(ModelConfig& index, std::string_view component, std::string_view class_name);

@@ -27,6 +27,7 @@ Status checkComponent(const std::string& model_dir) {
 
 Status TextEncoderStage::load(const LoadContext& context) {
   LATENTD_ASSIGN_OR_RETURN(options_, parseTextEncoderOptions(context.options));
+  LATENTD_RETURN_IF_ERROR(checkDegrees(context, "wan.text_encoder", {}));
   LATENTD_ASSIGN_OR_RETURN(const ComputeTarget target, computeTarget(context));
   LATENTD_RETURN_IF_ERROR(checkComponent(context.model_dir));
   LATENTD_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::load(context.model_dir + "/tokenizer"));

@@ -251,6 +251,10 @@ TEST_CASE("text_encoder: what it cannot load is refused by name", "[text]") {
     context.dtype = DType::kInt64;
     expected = "dtype int64";
   }
+  SECTION("several ranks") {
+    context.degrees.ulysses = 2;
+    expected = "parallel.ulysses = 2: wan.text_encoder can share no work along it, expected 1; it runs on one rank";
+  }
   SECTION("another encoder") {
     files.write("model_index.json", R"({"text_encoder": ["transformers", "T5EncoderModel"]})");
     expected = "text_encoder is T5EncoderModel";
