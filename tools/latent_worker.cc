@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,12 +12,18 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/version.h"
+#include "runtime/worker/memory_limit.h"
 #include "runtime/worker/preflight.h"
 #include "runtime/worker/worker.h"
 #include "stages/builtin.h"
 
 namespace latentd {
 namespace {
+
+// The codes of worker::WorkerExit.
+constexpr const char* kFooter =
+    "Exit codes: 0 told to end; 1 no supervisor, or the stage did not start; 2 bad command line; 3 latentd is gone;\n"
+    "4 did not end within its grace; 5 latentd took no events for too long.";
 
 struct Arguments {
   worker::WorkerOptions options;
@@ -29,7 +36,7 @@ struct Arguments {
 std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
   CLI::App app{"One rank of a latentd group. latentd starts it; it is of no use alone.", "latent-worker"};
   int lifeline_fd = -1;
-  app.set_version_flag("--version", std::string(kVersion));
+  app.set_version_flag("--version", "latent-worker " + std::string(kVersion));
   app.add_flag("--describe", arguments.describe,
                "Print the stages it can run, with their methods and options, as JSON, and exit");
   app.add_option("--preflight", arguments.preflight,
@@ -43,6 +50,7 @@ std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
   app.add_option("--lifeline-fd", lifeline_fd, "Inherited socket; its end means that latentd is gone");
   app.add_option("--log-level", arguments.log.level, "trace, debug, info, warn or error");
   app.add_flag("--log-json", arguments.log.json, "One JSON object a line");
+  app.footer(kFooter);
   try {
     app.parse(argc, argv);
     if (!arguments.describe && arguments.preflight.empty()) {
@@ -68,6 +76,8 @@ void blockSignals() {
   ::pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
   // A pool above the limit of file sizes is an error of its job, not the end of the process.
   ::signal(SIGXFSZ, SIG_IGN);
+  // Gloo writes to connections that a peer closed: an error of the group, which says whose.
+  ::signal(SIGPIPE, SIG_IGN);
 }
 
 // Everything of ours is down. The destructors of torch's and CUDA's globals take 0.4 s and can crash where no device
@@ -91,6 +101,7 @@ Status describe(const stages::StageRegistry& registry) {
 int run(int argc, char** argv) {
   Arguments arguments;
   if (const std::optional<int> code = parse(argc, argv, arguments)) return *code;
+  const std::unique_ptr<worker::MemoryLimit> memory_limit = worker::MemoryLimit::apply();
   stages::StageRegistry registry;
   stages::registerBuiltinStages(registry);
   if (arguments.describe) finish(describe(registry));

@@ -186,8 +186,9 @@ void addGroupKeys(Keys& keys) {
                   "Element type of weights and activations.",
                   into([](const Target& t) -> auto& { return t.group->dtype; })});
   keys.push_back({"groups[].memory_max", bytes(kWorkerBytesMin, 64 * kTiB), "", "unlimited",
-                  "Private memory that a rank may map, some 700MiB for libraries and stacks included; a job that needs "
-                  "more fails with RESOURCE_EXHAUSTED.",
+                  "Private memory that a rank may map, some 720MiB for libraries and stacks included; a job that needs "
+                  "more fails with RESOURCE_EXHAUSTED. Freed memory then goes back at once, which costs a stage on the "
+                  "CPU some speed.",
                   into([](const Target& t) -> auto& { return t.group->memory_bytes_max; })});
   keys.push_back({"groups[].stall", duration(kStallMin.count(), kStallMax.count()), "", "deadlines.stall",
                   "Longest time without progress in this group's stage, where the request names none.",

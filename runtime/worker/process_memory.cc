@@ -48,6 +48,8 @@ std::string describeMemory() {
   return text;
 }
 
+bool hasMemoryLimit() { return dataLimit().has_value(); }
+
 uint64_t mappableBytes() {
   const auto limit = dataLimit();
   if (!limit) return UINT64_MAX;

@@ -7,6 +7,8 @@ namespace latentd::worker {
 
 // Resident memory of this process; 0 if the kernel does not tell.
 uint64_t residentBytes();
+// Whether RLIMIT_DATA is set.
+bool hasMemoryLimit();
 // Private memory that this process may still map under RLIMIT_DATA; UINT64_MAX without a limit.
 uint64_t mappableBytes();
 // "the process holds 812 MiB; it has mapped 2040 MiB of private memory, touched or not, and its limit (memory_max) is
