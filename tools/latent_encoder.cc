@@ -74,13 +74,14 @@ int run(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Encodes the frames of a ring; started by latentd.", "latent-encoder");
   app.set_version_flag("--version", "latent-encoder " + std::string(kVersion));
-  app.add_flag("--check", arguments.check, "only say whether this libav can write mp4, gif and png");
-  app.add_option("--ring-fd", arguments.ring_fd, "descriptor of the frame ring");
-  app.add_option("--output-fd", arguments.output_fd, "descriptor of the empty output file, read and write");
+  app.add_flag("--check", arguments.check, "Only say whether this libav can write mp4, gif and png");
+  app.add_option("--ring-fd", arguments.ring_fd, "Descriptor of the frame ring");
+  app.add_option("--output-fd", arguments.output_fd, "Descriptor of the empty output file, read and write");
   app.add_option("--format", arguments.format, "mp4, gif or png");
-  app.add_option("--fps", arguments.fps, "frames per second as a fraction, such as 30000/1001");
-  app.add_option("--frames", arguments.frames, "frames expected, 1 or more");
-  app.add_option("--bytes-max", arguments.bytes_max, "largest output file");
+  app.add_option("--fps", arguments.fps, "Frames per second as a fraction, such as 30000/1001");
+  app.add_option("--frames", arguments.frames, "Frames expected, 1 or more");
+  app.add_option("--bytes-max", arguments.bytes_max, "Largest output file, in bytes");
+  app.footer("Exit codes: 0 the file is complete; 1 failed (the cause is printed); 2 bad command line.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -104,7 +104,7 @@ std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
       "Serves staged video diffusion models from one machine: starts the worker processes that a topology file "
       "describes and turns prompts into videos. latentctl is its client.",
       "latentd"};
-  app.set_version_flag("--version", std::string(kVersion));
+  app.set_version_flag("--version", "latentd " + std::string(kVersion));
   app.footer(kFooter);
   app.add_option("--config", arguments.config, "Topology file (YAML); --print-schema documents its keys");
   CLI::Option* check = app.add_flag("--check", arguments.check, "Print what the topology resolves to, and exit");
@@ -318,7 +318,7 @@ int check(config::Topology topology, bool json, const std::string& worker) {
   ChildSpawner spawner(environmentOf());
   const StatusOr<config::Findings> findings = supervisor::preflight(topology, spawner, worker);
   if (!findings.ok()) return fail(exitOf(findings.status()), findings.status());
-  config::settleTransports(findings->devices, topology);
+  config::settle(*findings, topology);
   std::printf("%s\n", (json ? checkJson(topology, *findings) : checkText(topology, *findings)).c_str());
   return 0;
 }
@@ -352,7 +352,7 @@ int run(int argc, char** argv) {
   if (const Status present = supervisor::checkDevices(*topology, *findings); !present.ok()) {
     return failLogged(Exit::kUsage, present, topology->log);
   }
-  config::settleTransports(findings->devices, *topology);
+  config::settle(*findings, *topology);
   const Status outcome = serve(*topology, *findings, arguments, {*worker, *encoder}, spawner);
   if (outcome.ok()) {
     getLogger("latentd")->info("ended");
