@@ -244,6 +244,8 @@ JobLimits mergeLimits(const std::vector<v1::ModelLimits>& stages, const config::
     merged.steps_max = smallest(merged.steps_max, stage.steps_max());
     merged.prompt_bytes_max = smallest(merged.prompt_bytes_max, stage.prompt_bytes_max());
     takeMissing(stage.defaults(), merged.defaults);
+    merged.guidance_max = smallest(merged.guidance_max, stage.guidance_max());
+    merged.fps_max = smallest(merged.fps_max, stage.fps_max());
   }
   // Diffusers encodes an empty negative prompt where none is given: guidance needs one.
   if (!merged.defaults.has_negative_prompt()) merged.defaults.set_negative_prompt("");
@@ -260,6 +262,10 @@ v1::ModelLimits toProto(const JobLimits& limits) {
   proto.set_prompt_bytes_max(limits.prompt_bytes_max);
   *proto.mutable_defaults() = limits.defaults;
   return proto;
+  proto.set_guidance_max(limits.guidance_max);
+  proto.set_fps_max(limits.fps_max);
+  proto.set_flow_shift_min(config::kFlowShiftMin);
+  proto.set_flow_shift_max(config::kFlowShiftMax);
 }
 
 StatusOr<v1::JobParameters> effectiveParameters(const v1::JobParameters& requested, const JobLimits& limits,

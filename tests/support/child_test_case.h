@@ -12,7 +12,8 @@
 namespace latentd::testing {
 
 // A child process that runs one hidden test case of this very binary: the other side of a multi-process test, without
-// a second executable to ship. Descriptors arrive as 3, 4, ... in the order given. Killed and reaped at the end.
+// a second executable to ship. Descriptors arrive as 3, 4, ... in the order given. Killed and reaped at the end. What
+// Catch reports of it is shown where it fails, or does not end in time.
 // Thread: one.
 class ChildTestCase {
  public:
@@ -28,6 +29,10 @@ class ChildTestCase {
   std::optional<int> wait(std::chrono::milliseconds deadline);
 
  private:
+  void showReport(const char* why) const;
+
+  const std::string name_;
+  UniqueFd report_;  // its standard output
   pid_t pid_ = -1;
   UniqueFd pidfd_;
   std::optional<int> code_;

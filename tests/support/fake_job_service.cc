@@ -278,6 +278,10 @@ v1::GetEdgesResponse FakeJobService::edges() {
   for (const char* name : {"text.encode->denoise.denoise", "denoise.denoise->decode.decode"}) {
     v1::Edge& edge = *response.add_edges();
     edge.set_name(name);
+  topology.mutable_limits()->set_guidance_max(20);
+  topology.mutable_limits()->set_fps_max(120);
+  topology.mutable_limits()->set_flow_shift_min(0.5);
+  topology.mutable_limits()->set_flow_shift_max(50);
     edge.set_transport("shm");
     edge.set_transport_reason("both on the CPU");
     edge.set_slots(2);
@@ -323,7 +327,7 @@ void FakeJobService::progress(const JobId& id, const std::string& stage, uint32_
   });
 }
 
-void FakeJobService::succeed(const JobId& id, std::string result) {
+void FakeJobService::succeed(const JobId& id, std::string result, size_t bytes_left) {
   change(id, [&](Entry& entry) {
     entry.job.set_state(v1::JOB_STATE_SUCCEEDED);
     for (v1::StageProgress& stage : *entry.job.mutable_stages()) {
@@ -353,13 +357,6 @@ void FakeJobService::finishCancel(const JobId& id) {
   });
 }
 
-void FakeJobService::truncateResult(const JobId& id, size_t bytes) {
-  MutexLock held(mutex_);
-  const StatusOr<Entry*> entry = find(id);
-  LATENTD_CHECK(entry.ok(), "no such job");
-  (*entry)->result.resize(bytes);
-}
-
 void FakeJobService::setReady(Status status) {
   MutexLock held(mutex_);
   ready_ = std::move(status);
@@ -370,6 +367,7 @@ std::vector<v1::Job> FakeJobService::jobs() {
   std::vector<v1::Job> all;
   for (const Entry& entry : entries_)
     all.push_back(entry.job);
+    result.resize(std::min(result.size(), bytes_left));
   return all;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -45,12 +46,11 @@ class FakeJobService final : public supervisor::JobService {
   // ---- the test's side ----
   // Queued -> running, in the stage; or one more step of it.
   void progress(const JobId& id, const std::string& stage, uint32_t step, uint32_t steps);
-  void succeed(const JobId& id, std::string result);
+  // bytes_left: of the result, where its file was cut off.
+  void succeed(const JobId& id, std::string result, size_t bytes_left = SIZE_MAX);
   void fail(const JobId& id, const Status& error);
   // Cancelling -> cancelled.
   void finishCancel(const JobId& id);
-  // The file will be shorter than the job says.
-  void truncateResult(const JobId& id, size_t bytes);
   void setReady(Status status);
 
   std::vector<v1::Job> jobs();

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -86,7 +87,7 @@ pid_t spawn(std::vector<std::string>& command, const RunningProgram::Options& op
 
 }  // namespace
 
-RunningProgram::RunningProgram(std::vector<std::string> command, Options options) {
+RunningProgram::RunningProgram(std::vector<std::string> command, Options options) : name_(command[0]) {
   const UniqueFd input = inputOf(options.input);
   Pipe output = makePipe();
   Pipe error = options.terminal ? makeTerminal() : makePipe();
@@ -126,7 +127,9 @@ bool RunningProgram::waitForText(const std::string& text, std::chrono::milliseco
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   MutexLock held(mutex_);
   while (output_.find(text) == std::string::npos && error_.find(text) == std::string::npos) {
-    if (!grown_.waitUntil(mutex_, deadline)) return false;
+    if (grown_.waitUntil(mutex_, deadline)) continue;
+    showSaid('"' + text + '"');
+    return false;
   }
   return true;
 }
@@ -138,13 +141,22 @@ void RunningProgram::signal(int number) const {
 std::optional<int> RunningProgram::wait(std::chrono::milliseconds timeout) {
   if (code_) return code_;
   pollfd exited{pid_fd_.get(), POLLIN, 0};
-  if (poll(&exited, 1, static_cast<int>(timeout.count())) != 1) return std::nullopt;
+  if (poll(&exited, 1, static_cast<int>(timeout.count())) != 1) {
+    MutexLock held(mutex_);
+    if (timeout >= std::chrono::seconds(1)) showSaid("its end");  // a shorter wait is a look
+    return std::nullopt;
+  }
   int status = 0;
   LATENTD_CHECK(waitpid(pid_, &status, 0) == pid_, "waitpid");
   code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   for (std::thread& reader : readers_)
     reader.join();
   return code_;
+}
+
+void RunningProgram::showSaid(const std::string& awaited) {
+  std::fprintf(stderr, "%s (pid %d): %s did not come in time. Its output:\n%s\nIts error output:\n%s\n", name_.c_str(),
+               pid_, awaited.c_str(), output_.c_str(), error_.c_str());
 }
 
 std::string RunningProgram::output() {

@@ -31,11 +31,12 @@ class RunningProgram {
   RunningProgram& operator=(const RunningProgram&) = delete;
   ~RunningProgram();
 
-  // False if neither output nor error showed the text by the deadline.
-  bool waitForText(const std::string& text, std::chrono::milliseconds timeout = std::chrono::seconds(20));
+  // False if neither output nor error showed the text by the deadline; then, and where wait() returns nothing, what it
+  // said is shown.
+  bool waitForText(const std::string& text, std::chrono::milliseconds timeout = std::chrono::seconds(60));
   void signal(int number) const;
   // The exit code, or 128 + signal; nothing when it still runs at the deadline.
-  std::optional<int> wait(std::chrono::milliseconds timeout = std::chrono::seconds(30));
+  std::optional<int> wait(std::chrono::milliseconds timeout = std::chrono::seconds(90));
 
   // Whole once wait() has returned a code.
   std::string output();
@@ -44,7 +45,9 @@ class RunningProgram {
 
  private:
   void collect(int fd, std::string* text);
+  void showSaid(const std::string& awaited) REQUIRES(mutex_);
 
+  const std::string name_;
   pid_t pid_ = -1;
   UniqueFd pid_fd_;
   UniqueFd output_fd_;

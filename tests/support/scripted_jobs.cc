@@ -69,8 +69,7 @@ void ScriptedJobs::produce(const v1::Job& job, uint32_t tick) {
   }
   if (step <= steps) return jobs_.progress(job.id(), "denoise", step, steps);
   if (step == steps + 1) return jobs_.progress(job.id(), "decode", 0, 0);
-  jobs_.succeed(job.id(), resultContent());
-  if (prompt == "short") jobs_.truncateResult(job.id(), kResultBytes / 2);
+  jobs_.succeed(job.id(), resultContent(), prompt == "short" ? kResultBytes / 2 : kResultBytes);
 }
 
 }  // namespace latentd::testing

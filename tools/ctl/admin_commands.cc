@@ -67,13 +67,20 @@ std::string limitLines(const v1::Topology& topology) {
   const v1::JobParameters& defaults = limits.defaults();
   std::vector<std::vector<std::string>> rows{{"PARAMETER", "DEFAULT", "ACCEPTED"}};
   rows.push_back({"frames", orDash(defaults.frames()),
+// "0 to 20"; of a daemon that tells no limit, nothing.
+std::string upTo(const std::string& least, double limit) {
+  return limit == 0 ? "" : fmt::format("{}{}", least, formatNumber(limit));
+}
+
                   multiplesAtMost("1 + k *", limits.frame_step(), atMost(limits.frames_max()))});
   rows.push_back({"size", orDash(fmt::format("{}x{}", defaults.width(), defaults.height())),
                   multiplesAtMost("multiples of", limits.size_multiple(), atMost(limits.pixels_max(), " pixels"))});
   rows.push_back({"steps", orDash(defaults.steps()), atMost(limits.steps_max())});
-  rows.push_back({"guidance", defaults.has_guidance_scale() ? formatNumber(defaults.guidance_scale()) : "-", ""});
-  rows.push_back({"flow shift", orDash(defaults.flow_shift()), ""});
-  rows.push_back({"fps", orDash(defaults.fps()), ""});
+  rows.push_back({"guidance", defaults.has_guidance_scale() ? formatNumber(defaults.guidance_scale()) : "-",
+                  upTo("0 to ", limits.guidance_max())});
+  rows.push_back({"flow shift", orDash(defaults.flow_shift()),
+                  upTo(formatNumber(limits.flow_shift_min()) + " to ", limits.flow_shift_max())});
+  rows.push_back({"fps", orDash(defaults.fps()), upTo("above 0, at most ", limits.fps_max())});
   rows.push_back({"prompt", "-", atMost(limits.prompt_bytes_max(), " bytes")});
   return formatTable(rows);
 }

@@ -44,7 +44,7 @@ std::string timeLeft(const v1::Job& job, double since_update) {
 
 void JobLines::update(const v1::Job& job, double now) {
   if (job.state() != job_.state()) {
-    const bool submitted = job_.state() == v1::JOB_STATE_UNSPECIFIED && job.restarts() == 0;
+    const bool submitted = job_.state() == v1::JOB_STATE_UNSPECIFIED && job.restarts() + job.displacements() == 0;
     state_since_ = submitted && job.state() == v1::JOB_STATE_QUEUED ? toSeconds(job.create_time()) : now;
   }
   if (job.state() == v1::JOB_STATE_QUEUED) steps_.clear();  // it may have run before
@@ -80,7 +80,7 @@ std::string JobLines::stageLine(const v1::StageProgress& stage, double now) cons
 std::vector<std::string> JobLines::at(double now) const {
   std::vector<std::string> lines;
   const std::string in_state = formatSeconds(now - state_since_);
-  if (job_.restarts() > 0) lines.push_back("restarted " + restartText(job_));
+  if (const std::string returned = returnText(job_); !returned.empty()) lines.push_back(returned);
   if (job_.state() == v1::JOB_STATE_QUEUED) {
     lines.push_back(fmt::format("queued    position {}, for {}", job_.queue_position(), in_state));
   }
@@ -89,7 +89,9 @@ std::vector<std::string> JobLines::at(double now) const {
   }
   const v1::StageProgress* awaited = awaitedStage(job_);
   if (awaited != nullptr) {
-    lines.push_back("waiting for " + awaited->stage() + " for " + formatSeconds(now - awaitedSince(job_)));
+    const std::string reason = waitText(*awaited);
+    lines.push_back("waiting for " + awaited->stage() + " for " + formatSeconds(now - awaitedSince(job_)) +
+                    (reason.empty() ? "" : ": " + reason));
   }
   // A wait takes nothing off what is left.
   const std::string left = timeLeft(job_, awaited == nullptr ? now - updated_ : 0);

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "tools/ctl/format.h"
+#include "tools/ctl/job_lines.h"
 #include "tools/ctl/text.h"
 
 namespace latentd::ctl {
@@ -32,11 +33,17 @@ void addParameters(const v1::JobParameters& parameters, std::vector<std::vector<
   rows.push_back({"format", formatName(parameters.format()) + (parameters.float_pixels() ? ", float32" : "")});
 }
 
+std::string stageState(const v1::Job& job, const v1::StageProgress& stage) {
+  if (stage.has_finish_time()) return wasCutOff(job, stage) ? "stopped" : "done";
+  if (stage.has_compute_start_time()) return "running";
+  return stage.waiting() ? "waiting" : "-";
+}
+
 std::string stageTable(const v1::Job& job) {
-  std::vector<std::vector<std::string>> rows{{"STAGE", "STEPS", "TIME", "COMPUTE", "INPUT WAIT", "PUBLISH"}};
+  std::vector<std::vector<std::string>> rows{{"STAGE", "STATE", "STEPS", "TIME", "COMPUTE", "INPUT WAIT", "PUBLISH"}};
   for (const v1::StageProgress& stage : job.stages()) {
-    rows.push_back({stage.stage(), fmt::format("{}/{}", stage.step(), stage.steps()),
-                    formatSeconds(elapsedSeconds(stage)),
+    rows.push_back({stage.group().empty() ? stage.stage() : stage.group(), stageState(job, stage),
+                    fmt::format("{}/{}", stage.step(), stage.steps()), formatSeconds(elapsedSeconds(stage)),
                     formatSeconds(stage.has_compute() ? toSeconds(stage.compute()) : workSeconds(stage)),
                     formatSeconds(inputWaitSeconds(stage)), formatSeconds(toSeconds(stage.publish()))});
   }
@@ -55,9 +62,12 @@ std::string transferTable(const v1::Job& job) {
 }  // namespace
 
 std::string progressOf(const v1::Job& job) {
-  if (job.state() == v1::JOB_STATE_QUEUED) return fmt::format("position {}", job.queue_position());
+  if (job.state() == v1::JOB_STATE_QUEUED) {
+    return fmt::format("position {}{}", job.queue_position(), returnText(job).empty() ? "" : ", put back");
+  }
   if (job.state() == v1::JOB_STATE_FAILED) return statusCodeName(job.error().code());
   if (job.state() == v1::JOB_STATE_SUCCEEDED) return formatBytes(job.result_bytes());
+  if (const v1::StageProgress* awaited = awaitedStage(job)) return "waiting for " + awaited->stage();
   for (int i = job.stages_size() - 1; i >= 0; --i) {
     const v1::StageProgress& stage = job.stages(i);
     if (!stage.has_compute_start_time()) continue;
@@ -80,7 +90,13 @@ std::string formatJob(const v1::Job& job) {
   if (job.state() == v1::JOB_STATE_QUEUED) rows.push_back({"queue position", std::to_string(job.queue_position())});
   if (job.has_error()) rows.push_back({"error", statusCodeName(job.error().code()) + ": " + job.error().message()});
   if (job.has_remaining()) rows.push_back({"time left", formatSeconds(toSeconds(job.remaining()))});
-  if (job.restarts() > 0) rows.push_back({"restarted", restartText(job)});
+  if (const v1::StageProgress* awaited = awaitedStage(job)) {
+    const std::string reason = waitText(*awaited);
+    rows.push_back({"waiting for", awaited->stage() + (reason.empty() ? "" : ": " + reason)});
+  }
+  if (job.restarts() > 0) rows.push_back({"restarts", std::to_string(job.restarts())});
+  if (job.displacements() > 0) rows.push_back({"displacements", std::to_string(job.displacements())});
+  if (job.has_restart_cause()) rows.push_back({"put back by", returnCause(job)});
   rows.push_back({"priority", std::to_string(job.priority())});
   rows.push_back({"created", formatTime(job.create_time())});
   if (job.has_start_time()) rows.push_back({"started", formatTime(job.start_time())});

@@ -102,10 +102,10 @@ class PlainProgress final : public Progress {
 
   void show(const v1::Job& job) override {
     MutexLock held(mutex_);
-    if (job.restarts() > restarts_) {
-      restarts_ = job.restarts();
+    if (job.restarts() + job.displacements() > returns_) {
+      returns_ = job.restarts() + job.displacements();
       position_ = 0;
-      print("restarted: " + restartText(job));
+      print(returnText(job));
     }
     if (job.state() == v1::JOB_STATE_QUEUED && job.queue_position() != position_) {
       position_ = job.queue_position();
@@ -121,15 +121,21 @@ class PlainProgress final : public Progress {
       said_cancelling_ = true;
       print("cancelling: the stage stops at its next step");
     }
-    awaited_ = awaitedStage(job) == nullptr ? "" : awaitedStage(job)->stage();
+    const v1::StageProgress* awaited = awaitedStage(job);
+    awaited_ = awaited == nullptr ? "" : awaited->stage();
+    wait_ = awaited == nullptr || waitText(*awaited).empty() ? "" : ": " + waitText(*awaited);
   }
 
   // Most stages follow at once on the one before, and are not worth a line: a wait is told when it lasts.
   void tick() override {
     MutexLock held(mutex_);
-    if (awaited_.empty() || shown_[awaited_].awaited) return;
-    shown_[awaited_].awaited = true;
-    print("waiting for " + awaited_);
+    if (awaited_.empty()) return;
+    std::string& told = shown_[awaited_].awaited;
+    const std::string line = "waiting for " + awaited_ + wait_;
+    // A reason that goes is the end of the wait.
+    if (told == line || (!told.empty() && wait_.empty())) return;
+    told = line;
+    print(line);
   }
 
   void note(const std::string& text) override {
@@ -140,7 +146,7 @@ class PlainProgress final : public Progress {
 
  private:
   struct Shown {
-    bool awaited = false;
+    std::string awaited;  // the last line about its wait
     bool started = false;
     bool finished = false;
     uint32_t tenth = 0;
@@ -179,9 +185,10 @@ class PlainProgress final : public Progress {
   std::FILE* const stream_;
   Mutex mutex_;
   uint32_t position_ GUARDED_BY(mutex_) = 0;
-  uint32_t restarts_ GUARDED_BY(mutex_) = 0;
+  uint32_t returns_ GUARDED_BY(mutex_) = 0;  // restarts and displacements told
   std::map<std::string, Shown> shown_ GUARDED_BY(mutex_);
   std::string awaited_ GUARDED_BY(mutex_);  // a stage, or empty
+  std::string wait_ GUARDED_BY(mutex_);     // why, as far as that is known
   bool said_cancelling_ GUARDED_BY(mutex_) = false;
 };
 

@@ -103,10 +103,34 @@ bool wasCutOff(const v1::Job& job, const v1::StageProgress& stage) {
   return stage.has_start_time() && toSeconds(stage.finish_time()) >= toSeconds(job.finish_time());
 }
 
-std::string restartText(const v1::Job& job) {
+std::string returnCause(const v1::Job& job) {
   // What follows the first line is what the worker printed.
   const std::string& cause = job.restart_cause().message();
   return cause.substr(0, cause.find('\n'));
+}
+
+std::string returnText(const v1::Job& job) {
+  std::string text;
+  const auto add = [&](const char* what, uint32_t times) {
+    if (times == 0) return;
+    text += (text.empty() ? "" : ", ") + std::string(what) + (times > 1 ? fmt::format(" {} times", times) : "");
+  };
+  add("restarted", job.restarts());
+  add("displaced", job.displacements());
+  return text.empty() ? text : text + ": " + returnCause(job);
+}
+
+std::string waitText(const v1::StageProgress& stage) {
+  switch (stage.wait_reason()) {
+    case v1::WAIT_REASON_GROUP_BUSY:
+      return "it runs another job";
+    case v1::WAIT_REASON_GROUP_NOT_READY:
+      return "its workers start again";
+    case v1::WAIT_REASON_EDGE_FULL:
+      return "the stage behind it is busy";
+    default:
+      return "";
+  }
 }
 
 std::string describeEnd(const v1::Job& job) {

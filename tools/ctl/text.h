@@ -37,7 +37,12 @@ double workSeconds(const v1::StageProgress& stage, double now = nowSeconds());
 bool wasCutOff(const v1::Job& job, const v1::StageProgress& stage);
 
 // Why it was put back into the queue: "denoise rank 0 (wan.denoiser): died while running job ...".
-std::string restartText(const v1::Job& job);
+std::string returnCause(const v1::Job& job);
+// The same after what that was and how often: "restarted: ...", "displaced 2 times: ...". Empty: it never was.
+std::string returnText(const v1::Job& job);
+
+// Of a stage that a job waits for: "it runs another job"; empty: unknown.
+std::string waitText(const v1::StageProgress& stage);
 
 // How a job that did not succeed ended: "job 3f0c failed: UNAVAILABLE: denoise rank 0: ...", "job 3f0c was cancelled:
 // cancelled on request".

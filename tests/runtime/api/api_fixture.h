@@ -66,7 +66,7 @@ struct ApiFixture {
   // No test waits for ever.
   static std::unique_ptr<grpc::ClientContext> newContext() {
     auto context = std::make_unique<grpc::ClientContext>();
-    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
     return context;
   }
 };

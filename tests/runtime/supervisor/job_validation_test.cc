@@ -204,6 +204,7 @@ TEST_CASE("job_validation: limits of stages and topology merge to the strictest"
   v1::ModelLimits decode;
   decode.set_size_multiple(24);
   decode.set_frames_max(49);
+  decode.set_fps_max(30);
   config::Limits limits{.frames_max = 121,
                         .pixels_max = 1000,
                         .steps_max = 50,
@@ -221,7 +222,17 @@ TEST_CASE("job_validation: limits of stages and topology merge to the strictest"
   CHECK(merged.defaults.frames() == 17);
   CHECK(merged.defaults.guidance_scale() == 5);
   CHECK(merged.defaults.has_negative_prompt());
-  CHECK(toProto(merged).size_multiple() == 48);
+  const v1::ModelLimits proto = toProto(merged);
+  CHECK(proto.frame_step() == 4);
+  CHECK(proto.size_multiple() == 48);
+  CHECK(proto.frames_max() == 49);
+  CHECK(proto.pixels_max() == 1000);
+  CHECK(proto.steps_max() == 50);
+  CHECK(proto.guidance_max() == 9);
+  CHECK(proto.fps_max() == 30);
+  CHECK(proto.prompt_bytes_max() == 256);
+  CHECK(proto.flow_shift_min() > 0);
+  CHECK(proto.flow_shift_max() > proto.flow_shift_min());
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ struct CtlFixture {
   }
   std::string state(const std::string& id) const { return run({"--json", "get", id}).json()["state"]; }
   bool becomes(const std::string& id, const std::string& wanted) const {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (state(id) != wanted) {
       if (std::chrono::steady_clock::now() > deadline) return false;
     }

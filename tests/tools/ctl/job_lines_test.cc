@@ -49,13 +49,31 @@ TEST_CASE("job_lines: a queued job tells for how long", "[latentctl][progress]")
   CHECK(lines.at(170) == Lines{"queued    position 2, for 1:15"});
 }
 
+TEST_CASE("job_lines: a job that was put back says so, and how long it has waited since", "[latentctl][progress]") {
+  JobLines lines;
+  lines.update(denoising(1), 112);
+  v1::Job job;
+  job.set_state(v1::JOB_STATE_QUEUED);
+  job.set_queue_position(1);
+  job.mutable_create_time()->set_seconds(95);
+  job.set_displacements(1);
+  job.mutable_restart_cause()->set_message("decode rank 0: died");
+  lines.update(job, 120);
+  CHECK(lines.at(125) == Lines{"displaced: decode rank 0: died", "queued    position 1, for 5.00 s"});
+}
+
 TEST_CASE("job_lines: a stage that was dispatched and does not compute is waited for", "[latentctl][progress]") {
   JobLines lines;
   v1::Job job = afterText();
   lines.update(job, 102);
   CHECK(lines.at(113) == Lines{"text      done in 2.00 s", "waiting for denoise for 11.0 s"});
+  job.mutable_stages(1)->set_wait_reason(v1::WAIT_REASON_GROUP_BUSY);
+  lines.update(job, 103);
+  CHECK(lines.at(113).back() == "waiting for denoise for 11.0 s: it runs another job");
+  job.mutable_stages(1)->set_wait_reason(v1::WAIT_REASON_GROUP_NOT_READY);
   job.mutable_remaining()->set_seconds(9);
   lines.update(job, 103);
+  CHECK(lines.at(113)[1] == "waiting for denoise for 11.0 s: its workers start again");
   CHECK(lines.at(113).back() == "in all    9.00 s left");
   lines.update(denoising(0), 111);
   CHECK(lines.at(113) ==

@@ -75,4 +75,37 @@ TEST_CASE("progress: a log says once what a job waits for, if that lasts", "[lat
   CHECK(log.text() == "text: started\ntext: done in 2.00 s\nwaiting for denoise\ndenoise: started\n");
 }
 
+TEST_CASE("progress: a log says why a job waits, and again when that changes", "[latentctl][progress]") {
+  Log log;
+  v1::Job job = running();
+  endText(job);
+  for (const auto reason : {v1::WAIT_REASON_GROUP_BUSY, v1::WAIT_REASON_GROUP_BUSY, v1::WAIT_REASON_GROUP_NOT_READY,
+                            v1::WAIT_REASON_UNSPECIFIED}) {
+    job.mutable_stages(1)->set_wait_reason(reason);
+    log.progress->show(job);
+    log.progress->tick();
+  }
+  CHECK(log.text() ==
+        "text: started\ntext: done in 2.00 s\nwaiting for denoise: it runs another job\n"
+        "waiting for denoise: its workers start again\n");
+}
+
+TEST_CASE("progress: a log says each time what put a job back into the queue", "[latentctl][progress]") {
+  Log log;
+  v1::Job job;
+  job.set_state(v1::JOB_STATE_QUEUED);
+  job.set_queue_position(1);
+  job.mutable_restart_cause()->set_message("g1 died");
+  log.progress->show(job);
+  job.set_displacements(1);
+  log.progress->show(job);
+  log.progress->show(job);
+  job.set_restarts(1);
+  job.mutable_restart_cause()->set_message("g0 died");
+  log.progress->show(job);
+  CHECK(log.text() ==
+        "queued: position 1\ndisplaced: g1 died\nqueued: position 1\nrestarted, displaced: g0 died\n"
+        "queued: position 1\n");
+}
+
 }  // namespace latentd::ctl

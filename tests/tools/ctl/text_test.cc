@@ -73,10 +73,18 @@ TEST_CASE("latentctl: a stage that ended with its failed job was cut off", "[lat
   CHECK_FALSE(wasCutOff(job, stage));
 }
 
-TEST_CASE("latentctl: a restart is told in one line", "[latentctl][text]") {
+TEST_CASE("latentctl: what put a job back into the queue is told in one line", "[latentctl][text]") {
   v1::Job job;
+  CHECK(returnText(job).empty());
   job.mutable_restart_cause()->set_message("denoise rank 0: died: signal SIGKILL; its last lines:\n  a\n  b");
-  CHECK(restartText(job) == "denoise rank 0: died: signal SIGKILL; its last lines:");
+  CHECK(returnCause(job) == "denoise rank 0: died: signal SIGKILL; its last lines:");
+  job.mutable_restart_cause()->set_message("g0 died");
+  job.set_restarts(1);
+  CHECK(returnText(job) == "restarted: g0 died");
+  job.set_displacements(3);
+  CHECK(returnText(job) == "restarted, displaced 3 times: g0 died");
+  job.set_restarts(0);
+  CHECK(returnText(job) == "displaced 3 times: g0 died");
 }
 
 TEST_CASE("latentctl: JSON names the codes of errors, and only of errors", "[latentctl][text]") {
@@ -87,6 +95,8 @@ TEST_CASE("latentctl: JSON names the codes of errors, and only of errors", "[lat
   job.mutable_error()->set_code(14);
   job.mutable_error()->set_message("died");
   job.mutable_restart_cause()->set_code(4);
+  job.set_displacements(2);
+  job.add_stages()->set_wait_reason(v1::WAIT_REASON_GROUP_BUSY);
   for (const bool pretty : {false, true}) {
     const std::string text = toJson(list, pretty);
     CAPTURE(text);
@@ -94,6 +104,9 @@ TEST_CASE("latentctl: JSON names the codes of errors, and only of errors", "[lat
     CHECK((text.find('\n') == text.size() - 1) == !pretty);
     CHECK(text.find("UNAVAILABLE") != std::string::npos);
     CHECK(text.find("DEADLINE_EXCEEDED") != std::string::npos);
+    CHECK(text.find(pretty ? "\"displacements\": 2" : "\"displacements\":2") != std::string::npos);
+    CHECK(text.find("WAIT_REASON_GROUP_BUSY") != std::string::npos);
+    CHECK(text.find(pretty ? "\"waiting\": false" : "\"waiting\":false") != std::string::npos);
     CHECK(text.find(pretty ? "\"priority\": 14" : "\"priority\":14") != std::string::npos);
   }
 }
