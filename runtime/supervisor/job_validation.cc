@@ -145,11 +145,12 @@ Status checkNumbers(const v1::JobParameters& parameters, const JobLimits& limits
 
 Status checkFormat(const v1::JobParameters& parameters) {
   if (!v1::OutputFormat_IsValid(parameters.format())) {
-    return invalid("format = {}: must be MP4, GIF, Y4M, PNG, NPY or RGB24", static_cast<int>(parameters.format()));
+    return invalidField("format", " = {}: must be MP4, GIF, Y4M, PNG, NPY or RGB24",
+                        static_cast<int>(parameters.format()));
   }
   if (parameters.float_pixels() && parameters.format() != v1::OUTPUT_FORMAT_NPY) {
-    return invalid("float_pixels = true with format {}: only NPY holds float pixels",
-                   v1::OutputFormat_Name(parameters.format()).substr(std::string_view("OUTPUT_FORMAT_").size()));
+    return invalidField("float_pixels", " = true with format {}: only NPY holds float pixels",
+                        v1::OutputFormat_Name(parameters.format()).substr(std::string_view("OUTPUT_FORMAT_").size()));
   }
   return absl::OkStatus();
 }
@@ -158,8 +159,9 @@ Status checkAllPresent(const v1::JobParameters& parameters) {
   const std::vector<std::string> missing = missingParameters(parameters);
   if (missing.empty()) return absl::OkStatus();
   const bool one = missing.size() == 1;
-  return invalid("{} {} not given, and neither the topology's defaults nor the model have {}: give {}",
-                 fmt::join(missing, ", "), one ? "is" : "are", one ? "one" : "any", one ? "it" : "them");
+  return atField(invalid("{} {} not given, and neither the topology's defaults nor the model have {}: give {}",
+                         fmt::join(missing, ", "), one ? "is" : "are", one ? "one" : "any", one ? "it" : "them"),
+                 missing.front());
 }
 
 Status checkValues(const v1::JobParameters& parameters, const JobLimits& limits) {
@@ -171,8 +173,8 @@ Status checkValues(const v1::JobParameters& parameters, const JobLimits& limits)
 
 // Shown as it came: it need not be a duration at all.
 Status refuseDuration(std::string_view field, const google::protobuf::Duration& duration, std::string_view valid) {
-  return invalid("{} = {} s and {} ns: must be {}, or absent for the configured one", field, duration.seconds(),
-                 duration.nanos(), valid);
+  return invalidField(field, " = {} s and {} ns: must be {}, or absent for the configured one", duration.seconds(),
+                      duration.nanos(), valid);
 }
 
 // What google/protobuf/duration.proto allows of what is not negative.
@@ -242,10 +244,10 @@ JobLimits mergeLimits(const std::vector<v1::ModelLimits>& stages, const config::
     merged.frames_max = smallest(merged.frames_max, stage.frames_max());
     merged.pixels_max = smallest(merged.pixels_max, stage.pixels_max());
     merged.steps_max = smallest(merged.steps_max, stage.steps_max());
-    merged.prompt_bytes_max = smallest(merged.prompt_bytes_max, stage.prompt_bytes_max());
-    takeMissing(stage.defaults(), merged.defaults);
     merged.guidance_max = smallest(merged.guidance_max, stage.guidance_max());
     merged.fps_max = smallest(merged.fps_max, stage.fps_max());
+    merged.prompt_bytes_max = smallest(merged.prompt_bytes_max, stage.prompt_bytes_max());
+    takeMissing(stage.defaults(), merged.defaults);
   }
   // Diffusers encodes an empty negative prompt where none is given: guidance needs one.
   if (!merged.defaults.has_negative_prompt()) merged.defaults.set_negative_prompt("");
@@ -260,12 +262,12 @@ v1::ModelLimits toProto(const JobLimits& limits) {
   proto.set_pixels_max(limits.pixels_max);
   proto.set_steps_max(limits.steps_max);
   proto.set_prompt_bytes_max(limits.prompt_bytes_max);
-  *proto.mutable_defaults() = limits.defaults;
-  return proto;
   proto.set_guidance_max(limits.guidance_max);
   proto.set_fps_max(limits.fps_max);
   proto.set_flow_shift_min(config::kFlowShiftMin);
   proto.set_flow_shift_max(config::kFlowShiftMax);
+  *proto.mutable_defaults() = limits.defaults;
+  return proto;
 }
 
 StatusOr<v1::JobParameters> effectiveParameters(const v1::JobParameters& requested, const JobLimits& limits,
@@ -283,11 +285,11 @@ StatusOr<v1::JobParameters> effectiveParameters(const v1::JobParameters& request
 
 Status validateSubmission(const v1::SubmitRequest& request) {
   if (request.priority() < -kPriorityMax || request.priority() > kPriorityMax) {
-    return invalid("priority = {}: must be {} to {}; nearest: {}", request.priority(), -kPriorityMax, kPriorityMax,
-                   std::clamp(request.priority(), -kPriorityMax, kPriorityMax));
+    return invalidField("priority", " = {}: must be {} to {}; nearest: {}", request.priority(), -kPriorityMax,
+                        kPriorityMax, std::clamp(request.priority(), -kPriorityMax, kPriorityMax));
   }
   if (request.retries() > kRetriesMax) {
-    return invalid("retries = {}: must be 0 to {}", request.retries(), kRetriesMax);
+    return invalidField("retries", " = {}: must be 0 to {}", request.retries(), kRetriesMax);
   }
   if (request.has_deadline()) LATENTD_RETURN_IF_ERROR(checkDeadline(request.deadline()));
   if (request.has_stall_timeout()) LATENTD_RETURN_IF_ERROR(checkStallTimeout(request.stall_timeout()));

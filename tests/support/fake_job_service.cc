@@ -270,6 +270,10 @@ v1::Topology FakeJobService::topology() {
   *topology.mutable_edges() = edges().edges();
   topology.mutable_limits()->set_frame_step(4);
   topology.mutable_limits()->set_size_multiple(16);
+  topology.mutable_limits()->set_guidance_max(20);
+  topology.mutable_limits()->set_fps_max(120);
+  topology.mutable_limits()->set_flow_shift_min(0.5);
+  topology.mutable_limits()->set_flow_shift_max(50);
   return topology;
 }
 
@@ -278,10 +282,6 @@ v1::GetEdgesResponse FakeJobService::edges() {
   for (const char* name : {"text.encode->denoise.denoise", "denoise.denoise->decode.decode"}) {
     v1::Edge& edge = *response.add_edges();
     edge.set_name(name);
-  topology.mutable_limits()->set_guidance_max(20);
-  topology.mutable_limits()->set_fps_max(120);
-  topology.mutable_limits()->set_flow_shift_min(0.5);
-  topology.mutable_limits()->set_flow_shift_max(50);
     edge.set_transport("shm");
     edge.set_transport_reason("both on the CPU");
     edge.set_slots(2);
@@ -337,6 +337,7 @@ void FakeJobService::succeed(const JobId& id, std::string result, size_t bytes_l
     entry.job.set_result_bytes(result.size());
     entry.job.set_result_available(true);
     entry.result_bytes_claimed = result.size();
+    result.resize(std::min(result.size(), bytes_left));
     entry.result = std::move(result);
   });
 }
@@ -367,7 +368,6 @@ std::vector<v1::Job> FakeJobService::jobs() {
   std::vector<v1::Job> all;
   for (const Entry& entry : entries_)
     all.push_back(entry.job);
-    result.resize(std::min(result.size(), bytes_left));
   return all;
 }
 

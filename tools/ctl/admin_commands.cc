@@ -49,6 +49,11 @@ std::string atMost(uint64_t limit, const std::string& unit = "") {
   return limit == 0 ? "any" : fmt::format("at most {}{}", limit, unit);
 }
 
+// "0 to 20"; of a daemon that tells no limit, nothing.
+std::string upTo(const std::string& least, double limit) {
+  return limit == 0 ? "" : fmt::format("{}{}", least, formatNumber(limit));
+}
+
 // The same after what values must be a multiple of; of 1 all are.
 std::string multiplesAtMost(const std::string& multiples, uint32_t factor, const std::string& at_most) {
   if (factor <= 1) return at_most;
@@ -67,11 +72,6 @@ std::string limitLines(const v1::Topology& topology) {
   const v1::JobParameters& defaults = limits.defaults();
   std::vector<std::vector<std::string>> rows{{"PARAMETER", "DEFAULT", "ACCEPTED"}};
   rows.push_back({"frames", orDash(defaults.frames()),
-// "0 to 20"; of a daemon that tells no limit, nothing.
-std::string upTo(const std::string& least, double limit) {
-  return limit == 0 ? "" : fmt::format("{}{}", least, formatNumber(limit));
-}
-
                   multiplesAtMost("1 + k *", limits.frame_step(), atMost(limits.frames_max()))});
   rows.push_back({"size", orDash(fmt::format("{}x{}", defaults.width(), defaults.height())),
                   multiplesAtMost("multiples of", limits.size_multiple(), atMost(limits.pixels_max(), " pixels"))});

@@ -110,11 +110,11 @@ TEST_CASE("latentctl: get, topology, edges and version read well", "[latentctl]"
   CHECK(contains(fixture.run({"edges"}).output, "text.encode->denoise.denoise    shm        2"));
   CHECK(contains(topology.output, "steps       -        any\n"));
   CHECK(contains(topology.output, "frames      -        1 + k * 4\n"));
-  CHECK(contains(topology.output, "size        -        multiples of 16\n"));
-  const CtlResult version = fixture.run({"version"});
   CHECK(contains(topology.output, "guidance    -        0 to 20\n"));
   CHECK(contains(topology.output, "flow shift  -        0.5 to 50\n"));
   CHECK(contains(topology.output, "fps         -        above 0, at most 120\n"));
+  CHECK(contains(topology.output, "size        -        multiples of 16\n"));
+  const CtlResult version = fixture.run({"version"});
   CHECK(contains(version.output, "latentctl "));
   CHECK(contains(version.output, "latentd "));
 }
