@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/api/unary.h"
+#include "runtime/base/status_field.h"
 #include "runtime/base/version.h"
 
 namespace latentd::api {
@@ -21,9 +22,10 @@ StatusOr<std::chrono::milliseconds> drainDeadline(const v1::DrainRequest& reques
   const bool valid = deadline.seconds() >= 0 && deadline.seconds() <= kDrainSecondsMax && deadline.nanos() >= 0 &&
                      deadline.nanos() <= kNanosMax;
   if (!valid) {
-    return absl::InvalidArgumentError("deadline = " + std::to_string(deadline.seconds()) + " s " +
-                                      std::to_string(deadline.nanos()) +
-                                      " ns: must be 0 to 2592000 s (30 days); leave it out for the configured one");
+    const Status refused = absl::InvalidArgumentError(
+        "deadline = " + std::to_string(deadline.seconds()) + " s " + std::to_string(deadline.nanos()) +
+        " ns: must be 0 to 2592000 s (30 days); leave it out for the configured one");
+    return atField(refused, "deadline");
   }
   return std::chrono::seconds(deadline.seconds()) + std::chrono::milliseconds(deadline.nanos() / 1'000'000);
 }

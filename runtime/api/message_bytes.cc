@@ -4,10 +4,10 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/base/status_field.h"
 #include "runtime/base/utf8.h"
 
 namespace latentd::api {
@@ -27,35 +27,35 @@ std::string flatten(const grpc::ByteBuffer& bytes) {
   return flat;
 }
 
-// "prompt is not UTF-8: ...", of the first such text as far as the bytes make sense. Requests nest as deep as their
-// types do, and no type contains itself.
-std::optional<std::string> findBadText(const Descriptor& type, const std::string& bytes) {
+// "prompt is not UTF-8: ...", of the first such text as far as the bytes make sense; OK if there is none. Requests nest
+// as deep as their types do, and no type contains itself.
+Status checkTexts(const Descriptor& type, const std::string& bytes) {
   CodedInputStream stream(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
   while (const uint32_t tag = stream.ReadTag()) {
     if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-      if (!WireFormatLite::SkipField(&stream, tag)) return std::nullopt;
+      if (!WireFormatLite::SkipField(&stream, tag)) return absl::OkStatus();
       continue;
     }
     uint32_t length = 0;
     std::string value;
-    if (!stream.ReadVarint32(&length) || length > bytes.size()) return std::nullopt;
-    if (!stream.ReadString(&value, static_cast<int>(length))) return std::nullopt;
+    if (!stream.ReadVarint32(&length) || length > bytes.size()) return absl::OkStatus();
+    if (!stream.ReadString(&value, static_cast<int>(length))) return absl::OkStatus();
     const FieldDescriptor* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
     if (field == nullptr) continue;
-    std::optional<std::string> found;
-    if (field->type() == FieldDescriptor::TYPE_MESSAGE) found = findBadText(*field->message_type(), value);
-    if (field->type() == FieldDescriptor::TYPE_STRING) {
-      if (const auto problem = describeInvalidUtf8(value)) found = field->name() + " " + *problem;
+    if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
+      LATENTD_RETURN_IF_ERROR(checkTexts(*field->message_type(), value));
+    } else if (field->type() == FieldDescriptor::TYPE_STRING) {
+      const auto problem = describeInvalidUtf8(value);
+      if (problem) return atField(absl::InvalidArgumentError(field->name() + " " + *problem), field->name());
     }
-    if (found) return found;
   }
-  return std::nullopt;
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 Status refuseBytes(const Descriptor& type, const grpc::ByteBuffer& bytes) {
-  if (const auto found = findBadText(type, flatten(bytes))) return absl::InvalidArgumentError(*found);
+  LATENTD_RETURN_IF_ERROR(checkTexts(type, flatten(bytes)));
   return absl::InvalidArgumentError("the bytes sent are no " + type.full_name() +
                                     ": make client and daemon from the same proto/api.proto");
 }

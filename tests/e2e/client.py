@@ -23,25 +23,25 @@ class Client:
     def __exit__(self, *unused):
         self.channel.close()
 
-    def submit(self, prompt="a red ball", timeout=10, priority=0, retries=0, **parameters):
+    def submit(self, prompt="a red ball", timeout=30, priority=0, retries=0, **parameters):
         parameters.setdefault("format", api.OUTPUT_FORMAT_NPY)
         request = api.SubmitRequest(parameters=api.JobParameters(prompt=prompt, **parameters), priority=priority, retries=retries)
         return self.jobs.Submit(request, timeout=timeout)
 
     def get(self, job_id):
-        return self.jobs.Get(api.GetJobRequest(id=job_id), timeout=10)
+        return self.jobs.Get(api.GetJobRequest(id=job_id), timeout=30)
 
     def cancel(self, job_id):
-        return self.jobs.Cancel(api.CancelJobRequest(id=job_id), timeout=10)
+        return self.jobs.Cancel(api.CancelJobRequest(id=job_id), timeout=30)
 
-    def wait(self, job_id, timeout=60):
+    def wait(self, job_id, timeout=180):
         """The job in its terminal state."""
         for job in self.jobs.Watch(api.WatchJobRequest(id=job_id), timeout=timeout):
             if job.state in TERMINAL:
                 return job
         raise AssertionError("the watch ended before the job did")
 
-    def watch_until(self, job_id, condition, timeout=60):
+    def watch_until(self, job_id, condition, timeout=180):
         """The first state of the job for which condition(job) holds."""
         stream = self.jobs.Watch(api.WatchJobRequest(id=job_id), timeout=timeout)
         try:
@@ -55,7 +55,22 @@ class Client:
         raise AssertionError("the watch ended")
 
     def download(self, job_id):
-        return b"".join(chunk.data for chunk in self.jobs.Download(api.DownloadRequest(id=job_id), timeout=60))
+        return b"".join(chunk.data for chunk in self.jobs.Download(api.DownloadRequest(id=job_id), timeout=180))
+
+
+def bad_fields_of(call):
+    """The fields that the details of call()'s error name, each with what is wrong with it."""
+    rpc_status = grpc.protos("proto/rpc_status.proto")
+    try:
+        call()
+    except grpc.RpcError as error:
+        details = [value for key, value in error.trailing_metadata() if key == "grpc-status-details-bin"]
+        status = rpc_status.RpcStatus.FromString(details[0]) if details else rpc_status.RpcStatus()
+        assert not details or (status.code, status.message) == (error.code().value[0], error.details()), status
+        assert all(detail.type_url == "type.googleapis.com/google.rpc.BadRequest" for detail in status.details), status
+        return [(violation.field, violation.description) for detail in status.details
+                for violation in rpc_status.BadRequest.FromString(detail.value).field_violations]
+    raise AssertionError("the call succeeded")
 
 
 def code_of(call):

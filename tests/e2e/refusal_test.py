@@ -5,11 +5,12 @@ import sys
 import unittest
 
 import grpc
+from google.protobuf.duration_pb2 import Duration
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
-from client import Client, api, code_of
+from client import Client, api, bad_fields_of, code_of
 from daemon import Daemon
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -57,6 +58,28 @@ class RefusalTest(unittest.TestCase):
                 for word in words:
                     self.assertIn(word, text)
                 self.assertLess(len(text), 1000, "a refusal does not repeat the whole input")
+                field = next(iter(parameters)) if (parameters.get("width"), parameters.get("height")) != (128, 129) else "height"
+                field = "size" if parameters.get("width") == 10**6 else field
+                field = "float_pixels" if "float_pixels" in parameters else field
+                self.assertEqual(bad_fields_of(lambda: self.client.submit(**parameters)), [(field, text)])
+
+    def test_other_bad_fields_are_named_too(self):
+        jobs, parameters = self.client.jobs, api.JobParameters(prompt="x")
+        calls = {
+            "priority": lambda: jobs.Submit(api.SubmitRequest(parameters=parameters, priority=101), timeout=30),
+            "retries": lambda: jobs.Submit(api.SubmitRequest(parameters=parameters, retries=2), timeout=30),
+            "request_id": lambda: jobs.Submit(api.SubmitRequest(parameters=parameters, request_id="x" * 200), timeout=30),
+            "deadline": lambda: jobs.Submit(api.SubmitRequest(parameters=parameters, deadline=Duration(seconds=-1)), timeout=30),
+            "stall_timeout": lambda: jobs.Submit(api.SubmitRequest(parameters=parameters, stall_timeout=Duration(nanos=1)), timeout=30),
+            "page_size": lambda: jobs.List(api.ListJobsRequest(page_size=1001), timeout=30),
+            "page_token": lambda: jobs.List(api.ListJobsRequest(page_token="nonsense"), timeout=30),
+            "states": lambda: jobs.List(api.ListJobsRequest(states=[77]), timeout=30),
+        }
+        for field, call in calls.items():
+            with self.subTest(field):
+                self.assertEqual(code_of(call)[0], INVALID)
+                self.assertEqual([name for name, _ in bad_fields_of(call)], [field])
+        self.assertEqual(bad_fields_of(lambda: self.client.get("nobody")), [], "an error that is about no field names none")
 
     def test_a_prompt_that_is_no_utf8(self):
         good = api.SubmitRequest(parameters=api.JobParameters(prompt="abc")).SerializeToString()

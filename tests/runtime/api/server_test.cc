@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/rpc_status.pb.h"
 #include "tests/runtime/api/api_fixture.h"
 
 namespace latentd::testing {
@@ -70,7 +71,7 @@ int healthOf(const ApiFixture& fixture, const std::string& service) {
 
 // Health is polled, so it follows a little later.
 bool healthBecomes(const ApiFixture& fixture, const std::string& service, int wanted) {
-  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  const auto deadline = std::chrono::steady_clock::now() + 60s;
   while (healthOf(fixture, service) != wanted) {
     if (std::chrono::steady_clock::now() > deadline) return false;
   }
@@ -137,6 +138,17 @@ TEST_CASE("api: a text that is not UTF-8 is refused with its field and the conne
     CHECK(answer.status.error_code() == Code::INVALID_ARGUMENT);
     CHECK(answer.status.error_message().rfind(bad.words, 0) == 0);
     CHECK(fixture.metrics.requests.with(bad.method, "INVALID_ARGUMENT").Value() >= 1);
+    internal::v1::RpcStatus details;
+    REQUIRE(details.ParseFromString(answer.status.error_details()));
+    CHECK(details.code() == static_cast<int>(Code::INVALID_ARGUMENT));
+    CHECK(details.message() == answer.status.error_message());
+    REQUIRE(details.details_size() == 1);
+    CHECK(details.details(0).type_url() == "type.googleapis.com/google.rpc.BadRequest");
+    internal::v1::BadRequest request;
+    REQUIRE(request.ParseFromString(details.details(0).value()));
+    REQUIRE(request.field_violations_size() == 1);
+    CHECK(request.field_violations(0).field() == bad.words.substr(0, bad.words.find(' ')));
+    CHECK(request.field_violations(0).description() == details.message());
   }
   CHECK(fixture.jobs.jobs().empty());
   CHECK(fixture.metrics.watchers.Value() == 0);
@@ -153,6 +165,7 @@ TEST_CASE("api: bytes that are no request are refused and the connection lives o
     const RawAnswer answer = callRaw(fixture.channel, "/latentd.v1.Jobs/Submit", bytes);
     CHECK(answer.status.error_code() == Code::INVALID_ARGUMENT);
     CHECK(answer.status.error_message().find("no latentd.v1.SubmitRequest") != std::string::npos);
+    CHECK(answer.status.error_details().empty());
   }
   CHECK(fixture.jobs.jobs().empty());
   CHECK(callRaw(fixture.channel, "/latentd.v1.Jobs/Nothing", "").status.error_code() == Code::UNIMPLEMENTED);
