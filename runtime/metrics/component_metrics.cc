@@ -24,24 +24,31 @@ Buckets requestBuckets() { return {1e-4, 4e-4, 1.6e-3, 6.4e-3, 25e-3, 0.1, 0.4, 
 JobMetrics::JobMetrics(Registry& registry)
     : submitted(registry.counter("latentd_jobs_submitted_total", "Jobs accepted into the queue.")),
       ended(registry.counters("latentd_jobs_total", "Jobs that ended, by result.", "result")),
-      retried(registry.counter("latentd_jobs_retried_total", "Jobs that a worker's death put back into the queue.")),
+      retried(registry.counter("latentd_jobs_retried_total",
+                               "Jobs put back into the queue because a worker died under them.")),
+      displaced(registry.counter("latentd_jobs_displaced_total",
+                                 "Jobs put back into the queue by the loss of a group that was not running them.")),
       rejected(registry.counters("latentd_jobs_rejected_total", "Submissions refused, by reason.", "reason")),
-      queue_depth(registry.gauge("latentd_queue_depth", "Jobs that wait for their first stage.")),
-      running(registry.gauge("latentd_jobs_running", "Jobs with a stage dispatched and not yet ended.")),
-      queue_wait(
-          registry.histogram("latentd_queue_wait_seconds", "Submission to the first stage command.", jobBuckets())),
+      queue_depth(registry.gauge("latentd_queue_depth", "Jobs in the queue.")),
+      running(registry.gauge("latentd_jobs_running", "Jobs that left the queue and have not ended.")),
+      queue_wait(registry.histogram("latentd_queue_wait_seconds",
+                                    "Submission until the first stage computes, once a job: of its first run.",
+                                    jobBuckets())),
       duration(registry.histograms("latentd_job_seconds", "Submission to the end, by result.", jobBuckets(), "result")),
-      stage(registry.histograms("latentd_stage_seconds", "Time inside a stage's method.", stageBuckets(), "stage")),
+      stage(registry.histograms("latentd_stage_seconds",
+                                "Time inside a stage's method, without its waits for inputs and slots.", stageBuckets(),
+                                "stage")),
       input_wait(registry.histograms("latentd_stage_input_wait_seconds",
                                      "Time until a stage's inputs were there and copied.", stageBuckets(), "stage")),
-      publish(registry.histograms("latentd_stage_publish_seconds", "Time to stage a stage's outputs into slots.",
+      publish(registry.histograms("latentd_stage_publish_seconds",
+                                  "Time to stage a stage's outputs into slots, waits for free ones included.",
                                   handoffBuckets(), "stage")),
       stage_failures(registry.counters("latentd_stage_failures_total", "Stage runs that failed, by status code.",
                                        "stage", "reason")),
       denoise_step(
           registry.histogram("latentd_denoise_step_seconds", "Duration of one completed denoise step.", stepBuckets())),
       cancel(registry.histograms("latentd_cancel_seconds",
-                                 "Cancel request until the job's slots and devices were free, by the stage it met.",
+                                 "Cancel request until no worker held anything of the job, by the stage it met.",
                                  stageBuckets(), "stage")) {
   for (const char* result : {"succeeded", "failed", "cancelled"}) {
     ended.with(result);
@@ -116,7 +123,9 @@ EncoderMetrics::EncoderMetrics(Registry& registry)
     : frames(registry.counter("latentd_frames_total", "Frames in finished results.")),
       encode(
           registry.histograms("latentd_encode_seconds", "Last frame to the complete file.", stageBuckets(), "format")),
-      failures(registry.counters("latentd_encoder_failures_total", "Outputs that failed, by status code.", "reason")),
+      failures(registry.counters(
+          "latentd_encoder_failures_total",
+          "Outputs that failed by themselves, by status code: not for lack of frames or with their job.", "reason")),
       spool_bytes(registry.gauge("latentd_spool_bytes", "Size of the kept results.")),
       spool_bytes_max(registry.gauge("latentd_spool_max_bytes", "Configured bound of the kept results.")) {
   for (const char* format : {"mp4", "gif", "y4m", "png", "npy", "rgb24"})
@@ -131,7 +140,7 @@ ApiMetrics::ApiMetrics(Registry& registry)
       duration(
           registry.histograms("latentd_grpc_request_seconds", "Duration of unary calls.", requestBuckets(), "method")),
       watchers(registry.gauge("latentd_grpc_watchers", "Open Watch streams.")),
-      downloads(registry.gauge("latentd_grpc_downloads", "Open Download streams.")),
+      downloads(registry.gauge("latentd_grpc_downloads", "Open Download and GetTrace streams.")),
       watch_skipped(registry.counter("latentd_watch_updates_skipped_total",
                                      "Progress updates superseded before a slow reader took them.")),
       download_bytes(registry.counter("latentd_download_bytes_total", "Result bytes sent to clients.")) {
@@ -140,7 +149,7 @@ ApiMetrics::ApiMetrics(Registry& registry)
     requests.with(method, "OK");
     duration.with(method);
   }
-  for (const char* stream : {"Watch", "Download"})
+  for (const char* stream : {"Watch", "Download", "GetTrace"})
     requests.with(stream, "OK");
 }
 

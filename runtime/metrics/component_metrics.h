@@ -20,11 +20,12 @@ struct JobMetrics {
 
   Counter& submitted;          // jobs_submitted_total: accepted into the queue
   Counters<1> ended;           // jobs_total{result}: succeeded, failed, cancelled
-  Counter& retried;            // jobs_retried_total: put back into the queue by a worker's death
+  Counter& retried;            // jobs_retried_total: put back into the queue, as a worker died under them
+  Counter& displaced;          // jobs_displaced_total: the same by the loss of a group that was not running them
   Counters<1> rejected;        // jobs_rejected_total{reason}: queue_full, draining, invalid, not_ready
   Gauge& queue_depth;          // queue_depth
   Gauge& running;              // jobs_running
-  Histogram& queue_wait;       // queue_wait_seconds: submission to the first stage command
+  Histogram& queue_wait;       // queue_wait_seconds: submission until the first stage computes
   Histograms<1> duration;      // job_seconds{result}: submission to the end
   Histograms<1> stage;         // stage_seconds{stage}: inside the stage's method
   Histograms<1> input_wait;    // stage_input_wait_seconds{stage}: until the inputs were there and copied
@@ -72,7 +73,7 @@ struct EncoderMetrics {
 
   Counter& frames;         // frames_total: in finished results
   Histograms<1> encode;    // encode_seconds{format}: last frame to the complete file
-  Counters<1> failures;    // encoder_failures_total{reason}: reason is the status code's name
+  Counters<1> failures;    // encoder_failures_total{reason}: the outputs' own; reason is the status code's name
   Gauge& spool_bytes;      // spool_bytes
   Gauge& spool_bytes_max;  // spool_max_bytes
 };

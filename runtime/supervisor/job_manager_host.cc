@@ -122,6 +122,7 @@ void JobManager::onJobLost(const JobId& job, const Status& cause) {
 }
 
 void JobManager::onJobDisplaced(const JobId& job, const Status& cause) {
+  deps_.metrics.displaced.Increment();
   requeue(job, cause, JobTable::Requeue::kDisplaced);
 }
 

@@ -179,6 +179,7 @@ TEST_CASE("job_manager: a job that a lost group had not begun is queued again, w
   fixture.topology.limits.in_flight_per_group = 2;
   JobId id = fixture.submit();
   JobId next = fixture.submit();
+  const JobId later = fixture.submit();
   const auto loseGroup = [&] {
     wire::StageStarted started;
     started.set_job_id(id);
@@ -193,8 +194,12 @@ TEST_CASE("job_manager: a job that a lost group had not begun is queued again, w
   CHECK(queued.state() == v1::JOB_STATE_QUEUED);
   CHECK(queued.restarts() == 0);
   CHECK(queued.displacements() == 1);
+  CHECK(queued.queue_position() == 1);
+  CHECK(fixture.jobs.get(later)->queue_position() == 2);
+  CHECK(fixture.jobs.cancel(later, "asked").ok());
   CHECK(queued.restart_cause().message().find("g0 died") == 0);
   CHECK(fixture.metrics.retried.Value() == 0);
+  CHECK(fixture.metrics.displaced.Value() == 1);
   CHECK(fixture.metrics.stage_failures.with("g0", "UNAVAILABLE").Value() == 1);
   fixture.jobs.dispatcher().groupReady(GroupIndex(0));
   fixture.jobs.pump();
@@ -246,6 +251,9 @@ TEST_CASE("job_manager: a running job says which stage it waits for, and waits u
   started.set_job_id(second);
   fixture.jobs.dispatcher().onStarted({}, started);
   CHECK(waits() == 7);
+  // Once a job, at its first stage that computes: what is run again has had its wait.
+  fixture.jobs.dispatcher().onStarted({}, started);
+  CHECK(fixture.registry.expose().find("latentd_queue_wait_seconds_count 2\n") != std::string::npos);
   CHECK(!fixture.jobs.get(second)->stages(0).waiting());
 }
 
