@@ -66,7 +66,7 @@ class InstantOutputs final : public media::OutputFactory {
 // A whole supervisor with fake workers: real processes, real streams, real time.
 class Harness {
  public:
-  static constexpr std::chrono::seconds kPatience{20};
+  static constexpr std::chrono::seconds kPatience{60};
 
   // worker_binary: tests/support:fake_worker. script: see there.
   Harness(config::Topology topology, std::string worker_binary, const std::string& script = "")

@@ -12,12 +12,14 @@
 #include "tests/support/catch.h"
 #include "tests/support/child_test_case.h"
 #include "tests/support/self_path.h"
+#include "tests/support/slack.h"
 
 namespace latentd::supervisor {
 namespace {
 
 using std::chrono::milliseconds;
 using testing::siblingBinary;
+using testing::withSlack;
 
 std::string fakeWorker() { return siblingBinary("fake_worker"); }
 
@@ -105,13 +107,14 @@ TEST_CASE("supervisor: a first start that fails in any phase ends the daemon wit
   for (const auto& [script, cause] : cases) {
     CAPTURE(script);
     config::Topology topology = fastTopology({1, 2});
-    topology.deadlines.load = milliseconds(2500);
-    topology.deadlines.heartbeat_miss = milliseconds(1500);
+    topology.deadlines.load = milliseconds(5000);
+    topology.deadlines.heartbeat_miss = milliseconds(3000);
     Harness harness(topology, fakeWorker(), "g1 1 * " + script + "\n");
     const auto workers = harness.pidFds();
     const Status outcome = harness.waitEnd();
     CHECK(contains(messageOf(outcome), {"g1 rank 1 (fake)", cause.c_str()}));
-    CHECK(Harness::waitUntil([&] { return std::all_of(workers.begin(), workers.end(), exited); }, milliseconds(2000)));
+    CHECK(Harness::waitUntil([&] { return std::all_of(workers.begin(), workers.end(), exited); },
+                             withSlack(milliseconds(2000))));
     CHECK(harness.service().submit({}).status().code() == absl::StatusCode::kUnavailable);
   }
 }
@@ -131,7 +134,7 @@ TEST_CASE("supervisor: a death in any later phase is recovered from; queued jobs
        {"idle kill", "open segv", "run segv", "run exit", "publish segv", "run stop", "run mute"}) {
     CAPTURE(point);
     config::Topology topology = fastTopology({1, 2, 1});
-    topology.deadlines.heartbeat_miss = milliseconds(1500);
+    topology.deadlines.heartbeat_miss = milliseconds(3000);
     topology.restart.failures_max = 0;
     // Epoch 2 and 3 die while they start.
     const std::string script = "g1 0 1 " + point + "\ng1 1 2 load segv\ng1 0 3 warm-up exit\n";
@@ -178,7 +181,7 @@ TEST_CASE("supervisor: a kill from outside fails the job at once, with rank, sta
   REQUIRE(kill(harness.pidOf(1), SIGKILL) == 0);
   const auto killed = std::chrono::steady_clock::now();
   const v1::Job ended = harness.waitJob(job);
-  CHECK(std::chrono::steady_clock::now() - killed < milliseconds(1000));
+  CHECK(std::chrono::steady_clock::now() - killed < withSlack(milliseconds(1000)));
   CHECK(ended.error().code() == static_cast<int>(absl::StatusCode::kUnavailable));
   CHECK(contains(ended.error().message(), {"g1 rank 0 (fake)", "SIGKILL", "stage g1", "of 1000 steps done"}));
 }
@@ -221,7 +224,7 @@ TEST_CASE("supervisor: an edge that cannot open fails its group by name", "[supe
 TEST_CASE("supervisor: cancel ends a running job; a stage that ignores it costs its group", "[supervisor]") {
   config::Topology topology = fastTopology({1});
   topology.groups[0].options = {{"steps", "1000"}, {"step_ms", "5"}};
-  topology.deadlines.stall = milliseconds(300);
+  topology.deadlines.stall = milliseconds(1000);
   Harness harness(topology, fakeWorker(), "g0 0 2 run hang\n");
   REQUIRE(harness.waitReady());
   const JobId job = harness.submit();
@@ -244,12 +247,12 @@ TEST_CASE("supervisor: a stage that makes no progress fails its job", "[supervis
   REQUIRE(harness.waitReady());
   v1::SubmitRequest request;
   request.mutable_parameters()->set_prompt("x");
-  request.mutable_stall_timeout()->set_nanos(200 * 1000 * 1000);
+  request.mutable_stall_timeout()->set_nanos(500 * 1000 * 1000);
   const auto job = harness.service().submit(request);
   REQUIRE(job.ok());
   const v1::Job ended = harness.waitJob(job->id());
   CHECK(ended.error().code() == static_cast<int>(absl::StatusCode::kDeadlineExceeded));
-  CHECK(contains(ended.error().message(), {"no progress for 0.2 s", "stage g0"}));
+  CHECK(contains(ended.error().message(), {"no progress for 0.5 s", "stage g0"}));
 }
 
 TEST_CASE("supervisor: one interrupt lets a running job finish and cancels queued ones", "[supervisor]") {
@@ -289,7 +292,7 @@ TEST_CASE("supervisor: jobs that do not finish in time are cancelled, hung worke
   const auto begin = std::chrono::steady_clock::now();
   harness.interrupt();
   CHECK(harness.waitEnd().ok());
-  CHECK(std::chrono::steady_clock::now() - begin < milliseconds(2000));
+  CHECK(std::chrono::steady_clock::now() - begin < withSlack(milliseconds(2000)));
   for (const UniqueFd& worker : workers)
     CHECK(exited(worker));
 }
@@ -304,8 +307,9 @@ TEST_CASE("supervisor: a second interrupt kills", "[supervisor]") {
   const auto workers = harness.pidFds();
   harness.interrupt();
   harness.interrupt();
-  CHECK(harness.waitEnd(milliseconds(1000)).code() == absl::StatusCode::kAborted);
-  CHECK(Harness::waitUntil([&] { return std::all_of(workers.begin(), workers.end(), exited); }, milliseconds(1000)));
+  CHECK(harness.waitEnd(withSlack(milliseconds(1000))).code() == absl::StatusCode::kAborted);
+  CHECK(Harness::waitUntil([&] { return std::all_of(workers.begin(), workers.end(), exited); },
+                           withSlack(milliseconds(1000))));
 }
 
 TEST_CASE("supervisor: an interrupt during the start ends it", "[supervisor]") {
@@ -353,7 +357,7 @@ TEST_CASE("supervisor: SIGKILL takes every worker along within a second, a stopp
   write_end.reset();
   std::array<char, 256> buffer{};
   pollfd entry{read_end.get(), POLLIN, 0};
-  REQUIRE(poll(&entry, 1, 20000) == 1);
+  REQUIRE(poll(&entry, 1, 60000) == 1);
   REQUIRE(read(read_end.get(), buffer.data(), buffer.size() - 1) > 0);
   std::vector<UniqueFd> workers;
   std::istringstream pids(buffer.data());
@@ -363,7 +367,8 @@ TEST_CASE("supervisor: SIGKILL takes every worker along within a second, a stopp
   for (const UniqueFd& worker : workers)
     REQUIRE(!exited(worker));
   daemon.signal(SIGKILL);
-  CHECK(Harness::waitUntil([&] { return std::all_of(workers.begin(), workers.end(), exited); }, milliseconds(1000)));
+  CHECK(Harness::waitUntil([&] { return std::all_of(workers.begin(), workers.end(), exited); },
+                           withSlack(milliseconds(1000))));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@
 // stage whose method is a lambda.
 namespace latentd::worker {
 
-inline Clock::TimePoint soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(20); }
+inline Clock::TimePoint soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(60); }
 
 // ---- channels -----------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@
 #include "runtime/media/frame_ring.h"
 #include "tests/runtime/worker/scripted_supervisor.h"
 #include "tests/support/child_test_case.h"
+#include "tests/support/slack.h"
 
 namespace latentd::worker {
 namespace {
@@ -84,8 +85,8 @@ TEST_CASE("supervisor loss: a hand-off completes while it is stopped, and its de
   CHECK_FALSE(endsWithin(sink.get(), std::chrono::milliseconds(0)));
 
   supervisor.signal(SIGKILL);
-  CHECK(endsWithin(source.get(), std::chrono::seconds(1)));
-  CHECK(endsWithin(sink.get(), std::chrono::seconds(1)));
+  CHECK(endsWithin(source.get(), latentd::testing::withSlack(std::chrono::seconds(1))));
+  CHECK(endsWithin(sink.get(), latentd::testing::withSlack(std::chrono::seconds(1))));
   std::filesystem::remove_all(workers.directory);
 }
 
