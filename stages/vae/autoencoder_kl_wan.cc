@@ -63,28 +63,33 @@ at::Tensor AutoencoderKLWan::toModel(const at::Tensor& video) const {
   return toDevice(video.detach(), options_.device()).to(options_);
 }
 
-AutoencoderKLWan::Decoding AutoencoderKLWan::decode(const at::Tensor& latents) const {
+AutoencoderKLWan::Decoding AutoencoderKLWan::decode(const at::Tensor& latents, const mesh::SpatialShard* shard) const {
   LATENTD_CHECK(decoder_.has_value(), "decode() needs the decoder to be loaded");
   const at::NoGradGuard no_gradients;
-  return Decoding(*this, post_quant_conv_.forward(channelsInnermost(toModel(latents))));
+  return Decoding(*this, post_quant_conv_.forward(channelsInnermost(toModel(latents))), shard);
 }
 
-at::Tensor AutoencoderKLWan::Decoding::next() {
+at::Tensor AutoencoderKLWan::Decoding::nextPatched() {
   LATENTD_CHECK(!done(), "next() after the last chunk");
   const at::NoGradGuard no_gradients;
   cache_.beginChunk();
-  const at::Tensor patched = model_.decoder_->forward(latents_.narrow(0, next_, 1), cache_);
-  ++next_;
-  return unpatchify(patched, model_.config_.patch_size).clamp(-1.0, 1.0);
+  return model_.decoder_->forward(latents_.narrow(0, next_++, 1), cache_);
 }
 
-AutoencoderKLWan::Encoding::Encoding(const AutoencoderKLWan& model, at::Tensor frames)
-    : model_(model), frames_(std::move(frames)), chunks_(1 + (frames_.size(0) - 1) / kEncoderChunkFrames) {}
+at::Tensor AutoencoderKLWan::toPixels(const at::Tensor& patched) const {
+  const at::NoGradGuard no_gradients;
+  return unpatchify(patched, config_.patch_size).clamp(-1.0, 1.0);
+}
 
-AutoencoderKLWan::Encoding AutoencoderKLWan::encode(const at::Tensor& video) const {
+AutoencoderKLWan::Encoding::Encoding(const AutoencoderKLWan& model, at::Tensor frames, const mesh::SpatialShard* shard)
+    : model_(model), frames_(std::move(frames)), cache_(shard), chunks_(chunks(frames_.size(0))) {}
+
+int64_t AutoencoderKLWan::Encoding::chunks(int64_t frames) { return 1 + (frames - 1) / kEncoderChunkFrames; }
+
+AutoencoderKLWan::Encoding AutoencoderKLWan::encode(const at::Tensor& video, const mesh::SpatialShard* shard) const {
   LATENTD_CHECK(encoder_.has_value(), "encode() needs the encoder to be loaded");
   const at::NoGradGuard no_gradients;
-  return Encoding(*this, patchify(channelsInnermost(toModel(video)), config_.patch_size));
+  return Encoding(*this, patchify(channelsInnermost(toModel(video)), config_.patch_size), shard);
 }
 
 void AutoencoderKLWan::Encoding::next() {

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "mesh/spatial_shard.h"
 #include "runtime/base/status.h"
 #include "stages/vae/decoder.h"
 #include "stages/vae/encoder.h"
@@ -23,7 +24,8 @@ enum class VaeHalf {
   kBoth,
 };
 
-// AutoencoderKLWan of a diffusers directory: Wan 2.1's, and Wan 2.2's residual one. Batches are one video.
+// AutoencoderKLWan of a diffusers directory: Wan 2.1's, and Wan 2.2's residual one. Batches are one video. Ranks may
+// share one in height shards: each gives and gets its own rows, and all take the same steps.
 // Owner: a stage. Thread: any, immutable; what a decode or encode in progress remembers is in its own object, so
 // several may be under way. Failure: load() names file, tensor or key; all may throw c10::Error, for want of memory or
 // of a device.
@@ -46,11 +48,14 @@ class AutoencoderKLWan {
     bool done() const { return next_ == frames(); }
     int64_t chunks() const { return frames(); }
     // The next frames, [T, H, W, 3] in [-1, 1]: one at first, then VaeConfig::temporalFactor() at a time.
-    at::Tensor next();
+    at::Tensor next() { return model_.toPixels(nextPatched()); }
+    // The same before toPixels().
+    at::Tensor nextPatched();
 
    private:
     friend class AutoencoderKLWan;
-    Decoding(const AutoencoderKLWan& model, at::Tensor latents) : model_(model), latents_(std::move(latents)) {}
+    Decoding(const AutoencoderKLWan& model, at::Tensor latents, const mesh::SpatialShard* shard)
+        : model_(model), latents_(std::move(latents)), cache_(shard) {}
     int64_t frames() const { return latents_.size(0); }
 
     const AutoencoderKLWan& model_;
@@ -64,15 +69,16 @@ class AutoencoderKLWan {
   // Owner: its caller; the autoencoder must outlive it. Thread: one. States: next() until done(), then moments().
   class Encoding {
    public:
+    // Of a video of that many frames.
+    static int64_t chunks(int64_t frames);
     bool done() const { return next_ == chunks_; }
-    int64_t chunks() const { return chunks_; }
     void next();
     // Means, then log variances, [1, 2 * z, T, H, W].
     at::Tensor moments() const;
 
    private:
     friend class AutoencoderKLWan;
-    Encoding(const AutoencoderKLWan& model, at::Tensor frames);
+    Encoding(const AutoencoderKLWan& model, at::Tensor frames, const mesh::SpatialShard* shard);
 
     const AutoencoderKLWan& model_;
     at::Tensor frames_;  // patched
@@ -82,10 +88,13 @@ class AutoencoderKLWan {
     std::vector<at::Tensor> parts_;
   };
 
-  // latents: [1, z, T, H, W], as the decoder takes them (see denormalise), on any device, of any floating type.
-  Decoding decode(const at::Tensor& latents) const;
-  // video: [1, 3, T, H, W] in [-1, 1]; height and width are multiples of VaeConfig::spatialFactor().
-  Encoding encode(const at::Tensor& video) const;
+  // latents: [1, z, T, H, W], as the decoder takes them (see denormalise), on any device, of any floating type. With a
+  // shard, which outlives the decode, H is of this rank's rows, and so are the frames.
+  Decoding decode(const at::Tensor& latents, const mesh::SpatialShard* shard = nullptr) const;
+  // video: [1, 3, T, H, W] in [-1, 1]; height and width are multiples of VaeConfig::spatialFactor(). A shard as above.
+  Encoding encode(const at::Tensor& video, const mesh::SpatialShard* shard = nullptr) const;
+  // What the decoder leaves, [T, H, W, C] of patches, as pixels [T, H, W, 3] in [-1, 1].
+  at::Tensor toPixels(const at::Tensor& patched) const;
   // The mode of the distribution: its means, [1, z, T, H, W].
   at::Tensor mode(const at::Tensor& moments) const;
 
@@ -96,6 +105,7 @@ class AutoencoderKLWan {
 
   const VaeConfig& config() const { return config_; }
   at::Device device() const { return options_.device(); }
+  at::ScalarType dtype() const { return options_.dtype().toScalarType(); }
   const Decoder& decoder() const { return *decoder_; }
   uint64_t weightBytes() const { return weight_bytes_; }
 

@@ -48,13 +48,17 @@ AttentionBlock AttentionBlock::load(const LayerLoader& loader, int64_t channels)
   return block;
 }
 
-at::Tensor AttentionBlock::forward(at::Tensor input) const {
+at::Tensor AttentionBlock::forward(at::Tensor input, const mesh::SpatialShard* shard) const {
   const int64_t frames = input.size(0);
   const int64_t channels = input.size(3);
   at::Tensor normalised = at::empty_like(input);
   norm_.forward(input, normalised);
-  const auto qkv = qkv_.forward(normalised).view({frames, 1, -1, 3 * channels}).chunk(3, -1);
-  const at::Tensor attended = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]);
+  const at::Tensor qkv = qkv_.forward(normalised).view({frames, 1, -1, 3 * channels});
+  const at::Tensor query = qkv.narrow(-1, 0, channels);
+  at::Tensor keys_values = qkv.narrow(-1, channels, 2 * channels);
+  if (shard != nullptr) keys_values = shard->gather(keys_values, 2);
+  const at::Tensor attended = at::scaled_dot_product_attention(query, keys_values.narrow(-1, 0, channels),
+                                                               keys_values.narrow(-1, channels, channels));
   return input.add_(projection_.forward(attended.reshape(input.sizes())));
 }
 
@@ -68,7 +72,7 @@ MidBlock MidBlock::load(const LayerLoader& loader, int64_t channels) {
 
 at::Tensor MidBlock::forward(at::Tensor input, FeatureCache& cache) const {
   at::Tensor hidden = first_.forward(std::move(input), cache);
-  hidden = attention_.forward(std::move(hidden));
+  hidden = attention_.forward(std::move(hidden), cache.shard());
   return second_.forward(std::move(hidden), cache);
 }
 
@@ -85,7 +89,7 @@ at::Tensor Head::forward(const at::Tensor& input, FeatureCache& cache) const {
 
 at::Tensor Layer::forward(at::Tensor input, FeatureCache& cache) const {
   if (const auto* residual = std::get_if<ResidualBlock>(&block_)) return residual->forward(std::move(input), cache);
-  return std::get<AttentionBlock>(block_).forward(std::move(input));
+  return std::get<AttentionBlock>(block_).forward(std::move(input), cache.shard());
 }
 
 }  // namespace latentd::stages::vae

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "mesh/spatial_shard.h"
 #include "stages/vae/causal_conv3d.h"
 #include "stages/vae/norm.h"
 
@@ -31,11 +32,13 @@ class ResidualBlock {
   std::optional<PointwiseConvolution> shortcut_;  // where the channels change
 };
 
-// Self-attention among the pixels of each frame, one head of all channels.
+// Self-attention among the pixels of each frame, one head of all channels. In a height shard each rank has the queries
+// of its own rows, and the keys and values of all.
 class AttentionBlock {
  public:
   static AttentionBlock load(const LayerLoader& loader, int64_t channels);
-  at::Tensor forward(at::Tensor input) const;
+  // shard: null where the rows are the whole image's.
+  at::Tensor forward(at::Tensor input, const mesh::SpatialShard* shard) const;
 
  private:
   RmsNorm norm_;

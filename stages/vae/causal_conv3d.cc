@@ -36,17 +36,21 @@ CausalConv3d CausalConv3d::load(const LayerLoader& loader, const Shape& shape) {
                                                   .stride = {shape.time_stride, 1, 1},
                                                   .padding = {0, padding, padding}});
   layer.history_ = shape.history;
+  layer.halo_ = padding;
   return layer;
 }
 
 CausalConv3d::Input CausalConv3d::prepare(FeatureCache& cache, at::IntArrayRef chunk_shape,
                                           const at::TensorOptions& options) const {
-  std::vector<int64_t> shape = chunk_shape.vec();
-  shape[0] += history_;
   Input input;
   input.slot = &cache.nextSlot();
+  input.shard = halo_ > 0 ? cache.shard() : nullptr;
+  std::vector<int64_t> shape = chunk_shape.vec();
+  shape[0] += history_;
+  if (input.shard != nullptr) shape[1] += 2 * halo_;
   input.whole = at::empty(shape, options);
-  input.chunk = input.whole.narrow(0, history_, chunk_shape[0]);
+  input.frames = input.whole.narrow(0, history_, chunk_shape[0]);
+  input.chunk = input.shard == nullptr ? input.frames : input.frames.narrow(1, halo_, chunk_shape[1]);
   const at::Tensor past = input.whole.narrow(0, 0, history_);
   if (input.slot->defined()) {
     past.copy_(*input.slot);
@@ -56,14 +60,21 @@ CausalConv3d::Input CausalConv3d::prepare(FeatureCache& cache, at::IntArrayRef c
   return input;
 }
 
-at::Tensor CausalConv3d::forward(const Input& input) const {
+Borders CausalConv3d::complete(const Input& input) const {
+  // The halo of the frames before came with them.
+  if (input.shard != nullptr) input.shard->fillHalo(input.frames, 1, halo_, halo_);
   remember(input.whole, *input.slot);
-  return convolution_.forward(input.whole);
+  return input.shard == nullptr ? Borders::kPadded : Borders::kGiven;
+}
+
+at::Tensor CausalConv3d::forward(const Input& input) const {
+  const Borders borders = complete(input);
+  return convolution_.forward(input.whole, borders);
 }
 
 void CausalConv3d::addTo(const at::Tensor& sum, const Input& input) const {
-  remember(input.whole, *input.slot);
-  convolution_.addTo(sum, input.whole);
+  const Borders borders = complete(input);
+  convolution_.addTo(sum, input.whole, borders);
 }
 
 at::Tensor CausalConv3d::forward(FeatureCache& cache, const at::Tensor& chunk) const {

@@ -6,16 +6,23 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "mesh/spatial_shard.h"
 #include "stages/vae/convolution.h"
 
 namespace latentd::stages::vae {
 
 // What the causal convolutions of one half of the autoencoder remember of the chunks before: per convolution, in the
 // order in which they run, the last frames of its input. A slot that is not yet defined stands for frames of zeros.
-// Owner: one decode or encode in progress. Thread: one. States: beginChunk() before each chunk; every chunk takes the
-// same slots in the same order.
+// Where the image is in height shards, it is of this rank's rows, and knows how the others are reached.
+// Owner: one decode or encode in progress; the shard outlives it. Thread: one. States: beginChunk() before each chunk;
+// every chunk takes the same slots in the same order.
 class FeatureCache {
  public:
+  FeatureCache() = default;
+  explicit FeatureCache(const mesh::SpatialShard* shard) : shard_(shard) {}
+
+  // Null: the rows are the whole image's.
+  const mesh::SpatialShard* shard() const { return shard_; }
   void beginChunk();
   bool isFirstChunk() const { return chunk_ == 0; }
   // The slot of the next convolution. References stay valid.
@@ -24,6 +31,7 @@ class FeatureCache {
   uint64_t bytes() const;
 
  private:
+  const mesh::SpatialShard* shard_ = nullptr;
   std::deque<at::Tensor> slots_;
   size_t next_ = 0;
   int64_t chunk_ = -1;  // counts from 0 with the first beginChunk()
@@ -34,11 +42,14 @@ class FeatureCache {
 class CausalConv3d {
  public:
   // The input of one call: the remembered frames are already in front, `chunk` is for the caller to fill. It is made
-  // before what it holds, so that the layer in front writes straight into it.
+  // before what it holds, so that the layer in front writes straight into it. In a height shard the frames have a halo:
+  // rows above and below, which come from the neighbours once the chunk is complete.
   struct Input {
     at::Tensor whole;
-    at::Tensor chunk;  // a view of the frames of this chunk
-    at::Tensor* slot;
+    at::Tensor frames;  // a view of the frames of this chunk
+    at::Tensor chunk;   // a view of those without their halo; each frame of it is dense
+    at::Tensor* slot = nullptr;
+    const mesh::SpatialShard* shard = nullptr;  // null: no halo
   };
 
   CausalConv3d() = default;
@@ -65,10 +76,13 @@ class CausalConv3d {
   void remember(FeatureCache& cache, const at::Tensor& chunk) const;
 
  private:
+  // Everything that the convolution reads is there afterwards, and remembered.
+  Borders complete(const Input& input) const;
   void remember(const at::Tensor& whole, at::Tensor& slot) const;
 
   Convolution convolution_;
   int64_t history_ = 0;
+  int64_t halo_ = 0;  // rows beyond its own that a pixel is made of, above and below
 };
 
 }  // namespace latentd::stages::vae

@@ -56,7 +56,12 @@ at::Tensor fromBatch(const at::Tensor& batch, size_t dims) {
 }  // namespace
 
 Convolution::Convolution(ConvolutionShape shape, const at::Tensor& weight, const at::Tensor& bias)
-    : shape_(std::move(shape)), dilation_(shape_.kernel.size(), 1), bias_(bias), packed_(canPack(weight)) {
+    : shape_(std::move(shape)),
+      side_padding_(shape_.padding),
+      dilation_(shape_.kernel.size(), 1),
+      bias_(bias),
+      packed_(canPack(weight)) {
+  side_padding_[side_padding_.size() - 2] = 0;
   if (packed_) {
     using Reorder = at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, int64_t,
                                at::OptionalIntArrayRef);
@@ -76,26 +81,26 @@ Convolution Convolution::load(const LayerLoader& loader, ConvolutionShape shape)
   return Convolution(std::move(shape), weight, bias);
 }
 
-at::Tensor Convolution::forward(const at::Tensor& input) const {
+at::Tensor Convolution::forward(const at::Tensor& input, Borders borders) const {
   const size_t dims = shape_.kernel.size();
   const at::Tensor batch = toBatch(input, dims);
   if (!packed_) {
     const std::vector<int64_t> no_output_padding(dims, 0);
     return fromBatch(
-        at::convolution(batch, weight_, bias_, shape_.stride, shape_.padding, dilation_, false, no_output_padding, 1),
+        at::convolution(batch, weight_, bias_, shape_.stride, padding(borders), dilation_, false, no_output_padding, 1),
         dims);
   }
   using Pointwise = at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, at::IntArrayRef,
                                at::IntArrayRef, at::IntArrayRef, int64_t, std::string_view, Scalars, OptionalText);
   return fromBatch(
       oneDnn<Pointwise>("mkldnn::_convolution_pointwise")
-          .call(batch, weight_, bias_, shape_.padding, shape_.stride, dilation_, 1, "none", Scalars(), std::nullopt),
+          .call(batch, weight_, bias_, padding(borders), shape_.stride, dilation_, 1, "none", Scalars(), std::nullopt),
       dims);
 }
 
-void Convolution::addTo(const at::Tensor& sum, const at::Tensor& input) const {
+void Convolution::addTo(const at::Tensor& sum, const at::Tensor& input, Borders borders) const {
   if (!packed_) {
-    sum.add_(forward(input));
+    sum.add_(forward(input, borders));
     return;
   }
   const size_t dims = shape_.kernel.size();
@@ -104,7 +109,7 @@ void Convolution::addTo(const at::Tensor& sum, const at::Tensor& input) const {
                                    at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, int64_t, std::string_view,
                                    std::optional<at::Scalar>, OptionalText, Scalars, OptionalText);
   oneDnn<PointwiseSum>("mkldnn::_convolution_pointwise_", "binary")
-      .call(sum_batch, toBatch(input, dims), weight_, bias_, shape_.padding, shape_.stride, dilation_, 1, "add",
+      .call(sum_batch, toBatch(input, dims), weight_, bias_, padding(borders), shape_.stride, dilation_, 1, "add",
             at::Scalar(1.0), std::nullopt, Scalars(), std::nullopt);
 }
 

@@ -21,6 +21,12 @@ struct ConvolutionShape {
   std::vector<int64_t> padding;  // of zeros, on both sides
 };
 
+// What a convolution sees above and below its input.
+enum class Borders {
+  kPadded,  // zeros, as its shape says
+  kGiven,   // what the input has there: it comes with these rows, and the result is that much lower
+};
+
 // A convolution over [T, H, W, C]. On a CPU its weights are kept in oneDNN's own layout, and oneDNN is called directly:
 // at batch 1 ATen's choice of kernel is many times slower, and it would reorder the weights on every call. On a device
 // they are channels-last, as the activations: in 16-bit types 1.2 times as fast there, and no slower in float32.
@@ -32,12 +38,17 @@ class Convolution {
   // "weight" and "bias" of the layer.
   static Convolution load(const LayerLoader& loader, ConvolutionShape shape);
 
-  at::Tensor forward(const at::Tensor& input) const;
+  at::Tensor forward(const at::Tensor& input, Borders borders = Borders::kPadded) const;
   // sum += forward(input), without another pass over memory where the library can. sum is contiguous.
-  void addTo(const at::Tensor& sum, const at::Tensor& input) const;
+  void addTo(const at::Tensor& sum, const at::Tensor& input, Borders borders = Borders::kPadded) const;
 
  private:
+  const std::vector<int64_t>& padding(Borders borders) const {
+    return borders == Borders::kPadded ? shape_.padding : side_padding_;
+  }
+
   ConvolutionShape shape_;
+  std::vector<int64_t> side_padding_;  // none in height
   std::vector<int64_t> dilation_;
   at::Tensor weight_;  // oneDNN's layout if packed_
   at::Tensor bias_;

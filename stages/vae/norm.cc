@@ -72,7 +72,12 @@ void RmsNorm::forward(const at::Tensor& input, const at::Tensor& output) const {
 void RmsNorm::forwardSilu(const at::Tensor& input, const at::Tensor& output) const { apply(input, output, true); }
 
 void RmsNorm::apply(const at::Tensor& input, const at::Tensor& output, bool silu) const {
-  LATENTD_CHECK(input.is_contiguous() && output.is_contiguous() && input.sizes() == output.sizes(),
+  if (input.is_cpu() && output.dim() == 4 && !output.is_contiguous()) {
+    for (int64_t frame = 0; frame < output.size(0); ++frame)
+      apply(input.select(0, frame), output.select(0, frame), silu);
+    return;
+  }
+  LATENTD_CHECK(input.is_contiguous() && (output.is_contiguous() || !input.is_cpu()) && input.sizes() == output.sizes(),
                 "a norm's input and output are dense and of one shape");
   LATENTD_CHECK(input.size(-1) == gain_.numel(), "a norm's input has its channels innermost");
   if (!input.is_cpu()) {

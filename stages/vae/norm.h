@@ -17,7 +17,8 @@ class RmsNorm {
   // "gamma", whose shape is [channels] and `trailing` ones.
   static RmsNorm load(const LayerLoader& loader, int64_t channels, int64_t trailing);
 
-  // input: [..., C] contiguous. The result goes to `output`, of the same shape, contiguous.
+  // input: [..., C] contiguous. The result goes to `output`, of the same shape: contiguous, or frames [T, H, W, C] each
+  // of which is.
   void forward(const at::Tensor& input, const at::Tensor& output) const;
   // The same with SiLU on top.
   void forwardSilu(const at::Tensor& input, const at::Tensor& output) const;

@@ -50,8 +50,7 @@ at::Tensor Upsample::forward(at::Tensor input, FeatureCache& cache) const {
   const int64_t width = input.size(2);
   // With one pixel of padding, entry (y, x) holds what the pixels (y-1, x-1) to (y, x) give: the even places of pixel
   // (y, x) and the odd ones of the pixel before.
-  const at::Tensor places = places_.forward(input);
-  input.reset();
+  const at::Tensor places = convolveSmall(std::move(input), cache.shard());
   at::Tensor output = at::empty({frames, height, 2, width, 2, out_}, places.options());
   for (int64_t row = 0; row < 2; ++row) {
     for (int64_t column = 0; column < 2; ++column) {
@@ -60,6 +59,14 @@ at::Tensor Upsample::forward(at::Tensor input, FeatureCache& cache) const {
     }
   }
   return output.view({frames, 2 * height, 2 * width, out_});
+}
+
+at::Tensor Upsample::convolveSmall(at::Tensor input, const mesh::SpatialShard* shard) const {
+  if (shard == nullptr) return places_.forward(input);
+  const at::Tensor padded = at::constant_pad_nd(input, {0, 0, 0, 0, 1, 1});
+  input.reset();
+  shard->fillHalo(padded, 1, 1, 1);
+  return places_.forward(padded, Borders::kGiven);
 }
 
 // The first chunk is one frame and stays one, unseen by the convolution; the second has zeros before it.
@@ -90,7 +97,11 @@ Downsample Downsample::load(const LayerLoader& loader, int64_t channels, bool te
 }
 
 at::Tensor Downsample::forward(at::Tensor input, FeatureCache& cache) const {
-  at::Tensor half = convolution_.forward(at::constant_pad_nd(input, {0, 0, 0, 1, 0, 1}));
+  const at::Tensor padded = at::constant_pad_nd(input, {0, 0, 0, 1, 0, 1});
+  // A window begins in every second row: where shards have an even number of rows, only the last window of one reaches
+  // into the next.
+  if (cache.shard() != nullptr) cache.shard()->fillHalo(padded, 1, 0, 1);
+  at::Tensor half = convolution_.forward(padded);
   if (!time_conv_) return half;
   if (cache.isFirstChunk()) {
     time_conv_->remember(cache, half);

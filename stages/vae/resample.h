@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "mesh/spatial_shard.h"
 #include "stages/vae/causal_conv3d.h"
 
 namespace latentd::stages::vae {
@@ -19,6 +20,7 @@ class Upsample {
 
  private:
   at::Tensor doubleFrames(const at::Tensor& input, FeatureCache& cache) const;
+  at::Tensor convolveSmall(at::Tensor input, const mesh::SpatialShard* shard) const;
 
   int64_t out_ = 0;
   // Of the doubled image a 3x3 window sees only 2x2 different pixels. Each of the four places of an output pixel in its

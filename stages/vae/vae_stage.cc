@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "mesh/mesh.h"
 #include "stages/scalar_type.h"
 #include "stages/stage_checks.h"
+#include "stages/token_video.h"
 #include "stages/weights/model_config.h"
 
 namespace latentd::stages {
@@ -19,17 +21,29 @@ std::string describe(const at::Tensor& tensor) {
 
 bool isVideo(const at::Tensor& tensor, int64_t channels) {
   return tensor.is_floating_point() && tensor.dim() == 5 && tensor.size(0) == 1 && tensor.size(1) == channels &&
-         tensor.numel() > 0;
+         tensor.size(2) > 0 && tensor.size(4) > 0;
+}
+
+// The tensor, or what tokens make of a video.
+StatusOr<at::Tensor> tensorOf(const TensorTree& entry, const std::string& key) {
+  if (isTokenVideo(entry)) {
+    LATENTD_ASSIGN_OR_RETURN(const TokenVideo video, tokenVideoOf(entry, key));
+    if (video.cut != TokenCut::kTokens) return unpatchify(video);
+    return absl::InvalidArgumentError(fmt::format("input \"{}\" is a run of tokens; expected rows, or all of it", key));
+  }
+  const at::Tensor* tensor = entry.getIf<at::Tensor>();
+  if (tensor != nullptr && tensor->defined()) return *tensor;
+  return absl::InvalidArgumentError(fmt::format("input \"{}\" is no tensor", key));
 }
 
 }  // namespace
 
-Status VaeStage::load(const LoadContext& context) {
-  struct NoOptions {};
-  LATENTD_RETURN_IF_ERROR(
-      parseOptions<NoOptions>(half_ == vae::VaeHalf::kDecoder ? "wan.vae_decoder" : "wan.vae_encoder", {},
-                              context.options)
-          .status());
+Status VaeStage::loadModel(const LoadContext& context) {
+  LATENTD_RETURN_IF_ERROR(checkDegrees(context, name(), {mesh::MeshDim::kSpatial}));
+  spatial_ = context.degrees.spatial;
+  if (context.mesh != nullptr && context.mesh->degree(mesh::MeshDim::kSpatial) > 1) {
+    halo_.emplace(context.mesh->group(mesh::MeshDim::kSpatial));
+  }
   LATENTD_ASSIGN_OR_RETURN(const ComputeTarget target, computeTarget(context));
   LATENTD_ASSIGN_OR_RETURN(ModelConfig index, ModelConfig::read(context.model_dir + "/model_index.json"));
   LATENTD_RETURN_IF_ERROR(checkComponentClass(index, "vae", "AutoencoderKLWan"));
@@ -53,14 +67,10 @@ StatusOr<at::Tensor> VaeStage::takeVideo(const TensorTree& inputs, const std::st
   const std::string expected = fmt::format("a floating-point tensor [1, {}, frames, height, width]", channels);
   const TensorTree* entry = inputs.find(key);
   if (entry == nullptr) return absl::InvalidArgumentError(fmt::format("input \"{}\" is missing: {}", key, expected));
-  const at::Tensor* tensor = entry->getIf<at::Tensor>();
-  if (tensor == nullptr || !tensor->defined()) {
-    return absl::InvalidArgumentError(fmt::format("input \"{}\" is no tensor; expected {}", key, expected));
-  }
-  if (!isVideo(*tensor, channels)) {
-    return absl::InvalidArgumentError(fmt::format("input \"{}\" is {}; expected {}", key, describe(*tensor), expected));
-  }
-  return *tensor;
+  LATENTD_ASSIGN_OR_RETURN(at::Tensor tensor, tensorOf(*entry, key));
+  // A rank that was given no rows says so when all meet.
+  if (isVideo(tensor, channels) && (tensor.size(3) > 0 || halo_)) return tensor;
+  return absl::InvalidArgumentError(fmt::format("input \"{}\" is {}; expected {}", key, describe(tensor), expected));
 }
 
 Status VaeStage::checkSize(const SamplingParameters& parameters, const std::string& key, at::IntArrayRef pixels) {

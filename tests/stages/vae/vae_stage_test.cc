@@ -2,7 +2,6 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
-#include <functional>
 
 #include <functional>
 #include <string>
@@ -14,75 +13,27 @@
 #include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
 #include "tests/stages/temp_checkpoint.h"
+#include "tests/stages/vae/stage_fixture.h"
 
 namespace latentd::stages {
 namespace {
 
 using Catch::Matchers::Contains;
+using testing::context;
 using testing::Golden;
+using testing::inputs;
+using testing::job;
+using testing::jobOf;
+using testing::loadInto;
 using testing::maxAbsDifference;
 using testing::Oracle;
 using testing::oracles;
 using testing::problem;
+using testing::RecordingContext;
 using testing::TempCheckpoint;
 
 constexpr const char* kModel = "wan21-t2v";
 constexpr const char* kWeights = "vae/diffusion_pytorch_model.safetensors";
-
-// Records what a run does, in order, and stops it where a test says.
-class RecordingContext : public RunContext, public FrameSink {
- public:
-  Status beginStep(uint32_t step, uint32_t steps) override {
-    events.push_back(fmt::format("begin {}/{}", step, steps));
-    return step == cancel_at ? absl::CancelledError("the test") : absl::OkStatus();
-  }
-  void finishStep(uint32_t step, uint32_t steps) override { events.push_back(fmt::format("end {}/{}", step, steps)); }
-  FrameSink* frames() override { return has_sink ? this : nullptr; }
-  Status write(const at::Tensor& frames) override {
-    events.push_back(fmt::format("write {}", frames.size(0)));
-    CHECK(frames.is_contiguous());
-    CHECK(frames.scalar_type() == at::kFloat);
-    written.push_back(frames.clone());
-    return written.size() == fail_at ? absl::UnavailableError("the reader died") : absl::OkStatus();
-  }
-
-  uint32_t cancel_at = UINT32_MAX;
-  size_t fail_at = SIZE_MAX;
-  bool has_sink = true;
-  std::vector<std::string> events;
-  std::vector<at::Tensor> written;
-};
-
-LoadContext context(const std::string& directory, DType dtype = DType::kFloat32) {
-  LoadContext load;
-  load.model_dir = directory;
-  load.dtype = dtype;
-  return load;
-}
-
-template <class StageType>
-void loadInto(StageType& stage, const std::string& directory, DType dtype = DType::kFloat32) {
-  REQUIRE(problem(stage.load(context(directory, dtype))) == "");
-  REQUIRE(problem(stage.warmUp()) == "");
-}
-
-TensorTree inputs(const std::string& key, const at::Tensor& tensor) {
-  TensorTree::Dict dict;
-  dict.entries.emplace_back(key, TensorTree(TensorTree::Value(tensor)));
-  return TensorTree(TensorTree::Value(std::move(dict)));
-}
-
-SamplingParameters job(int64_t frames, int64_t height, int64_t width) {
-  SamplingParameters parameters;
-  parameters.frames = static_cast<uint32_t>(frames);
-  parameters.height = static_cast<uint32_t>(height);
-  parameters.width = static_cast<uint32_t>(width);
-  return parameters;
-}
-
-SamplingParameters jobOf(const at::Tensor& latents) {
-  return job(1 + 4 * (latents.size(2) - 1), 8 * latents.size(3), 8 * latents.size(4));
-}
 
 Oracle anOracle() { return oracles().front(); }
 
