@@ -15,7 +15,7 @@
 namespace latentd::media {
 namespace internal {
 
-constexpr uint64_t kMagic = 0x3172665f6c746e64;  // "dntl_fr1"
+constexpr uint64_t kMagic = 0x3272665f6c746e64;  // "dntl_fr2"
 constexpr size_t kHeaderBytes = 4096;            // a page: frames start page aligned
 constexpr size_t kFrameAlignment = 64;           // a cache line, for vector stores
 constexpr size_t kReasonBytesMax = 1024;
