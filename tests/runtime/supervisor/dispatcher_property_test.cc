@@ -28,10 +28,8 @@ struct Host final : DispatcherHost {
     return outputs.open(job.id, job.parameters, [](const StatusOr<media::OutputResult>&) {});
   }
   // Every worker gets jobs in the order in which they left the queue, whatever came back to it meanwhile: so no two of
-  // them wait for each other's slots. Behind replicas, where no join is ahead, one may overtake another.
+  // them wait for each other's slots.
   void onCommandSent(const JobId& job, WorkerId worker) override {
-    ++sent_to[worker.group];
-    if (unordered.count(worker.group) != 0) return;
     uint64_t& last = last_sent[worker];
     REQUIRE(admissions.at(job) > last);
     last = admissions.at(job);
@@ -64,8 +62,6 @@ struct Host final : DispatcherHost {
   uint64_t next_admission = 1;
   std::map<JobId, uint64_t> admissions;  // of its last run
   std::map<WorkerId, uint64_t> last_sent;
-  std::map<GroupIndex, uint64_t> sent_to;
-  std::set<GroupIndex> unordered;
   std::set<JobId> running;
   std::set<JobId> cancelled;
   std::set<JobId> restarted;
@@ -206,48 +202,6 @@ TEST_CASE("dispatcher: every job ends once, no credit and no number is lost, ord
   explore([] { return chainTopology({1, 1, 1}); }, 1, 40, 1500);
   explore([] { return chainTopology({2, 3, 1, 2}); }, 1000, 20, 1500);
   explore([] { return diamondTopology(); }, 2000, 20, 1500);
-}
-
-// Replicas everywhere, and edges that hold one artifact: where two jobs could wait for each other, they would.
-std::vector<config::Topology> replicated() {
-  const std::vector<std::pair<size_t, size_t>> deep_join{{0, 1}, {1, 2}, {1, 3}, {2, 4}, {3, 4}, {4, 5}};
-  std::vector<config::Topology> topologies{
-      chainTopology({1, 1, 1}, {1, 2, 1}),
-      chainTopology({2, 1, 2, 1}, {2, 3, 1, 2}),
-      diamondTopology({2, 2, 1, 2}),
-      diamondTopology({1, 2, 3, 1}),
-      madeTopology({1, 1, 1, 1, 1, 1}, deep_join, {2, 2, 2, 2, 1, 2}),
-      madeTopology({1, 1, 1, 1, 1, 1}, deep_join, {2, 1, 1, 1, 2, 1}),
-  };
-  for (config::Topology& topology : topologies) {
-    for (config::EdgeSpec& edge : topology.edges)
-      edge.slots = 1;
-  }
-  topologies.push_back(chainTopology({1, 1, 1}, {2, 2, 2}));
-  return topologies;
-}
-
-TEST_CASE("dispatcher: the same with replicas", "[supervisor][property][replica]") {
-  uint32_t first_seed = 3000;
-  for (const config::Topology& topology : replicated()) {
-    CAPTURE(topology.groups.size());
-    explore([&] { return topology; }, first_seed, 10, 1500);
-    first_seed += 100;
-  }
-}
-
-TEST_CASE("dispatcher: the same with replicas for many more seeds", "[.][supervisor][property][replica]") {
-  uint32_t first_seed = 40000;
-  for (const config::Topology& topology : replicated()) {
-    explore([&] { return topology; }, first_seed, 300, 4000);
-    first_seed += 10000;
-  }
-}
-
-TEST_CASE("dispatcher: the same for many more seeds", "[.][supervisor][property]") {
-  explore([] { return chainTopology({1, 1, 1}); }, 10000, 1000, 4000);
-  explore([] { return chainTopology({2, 3, 1, 2}); }, 20000, 500, 4000);
-  explore([] { return diamondTopology(); }, 30000, 500, 4000);
 }
 
 }  // namespace
