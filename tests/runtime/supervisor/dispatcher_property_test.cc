@@ -204,5 +204,11 @@ TEST_CASE("dispatcher: every job ends once, no credit and no number is lost, ord
   explore([] { return diamondTopology(); }, 2000, 20, 1500);
 }
 
+TEST_CASE("dispatcher: the same for many more seeds", "[.][supervisor][property]") {
+  explore([] { return chainTopology({1, 1, 1}); }, 10000, 1000, 4000);
+  explore([] { return chainTopology({2, 3, 1, 2}); }, 20000, 500, 4000);
+  explore([] { return diamondTopology(); }, 30000, 500, 4000);
+}
+
 }  // namespace
 }  // namespace latentd::supervisor
