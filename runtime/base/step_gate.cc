@@ -40,7 +40,8 @@ StepGate::Decision decide(const RunWord& word, uint32_t step) {
 
 struct StepGate::Memory {
   uint64_t magic;
-  std::atomic<uint32_t> wake;  // changes with every decision; followers sleep on it
+  std::atomic<uint32_t> wake;  // changes with every decision and arrival; followers sleep on it
+  std::atomic<uint32_t> met;
   std::atomic<uint64_t> runs[kRunWindow];
 };
 
@@ -59,6 +60,22 @@ StatusOr<StepGate> StepGate::attach(ShmRegion region, Rank rank) {
     return absl::InvalidArgumentError("shared memory is no step gate of this version");
   }
   return StepGate(std::move(region), rank);
+}
+
+Status StepGate::meet(uint32_t ranks, Clock::TimePoint deadline) {
+  memory().met.fetch_add(1, std::memory_order_release);
+  memory().wake.fetch_add(1, std::memory_order_release);
+  futexWakeAll(memory().wake);
+  while (true) {
+    const uint32_t seen = memory().wake.load(std::memory_order_acquire);
+    const uint32_t met = memory().met.load(std::memory_order_acquire);
+    if (met >= ranks) return absl::OkStatus();
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return absl::DeadlineExceededError("only " + std::to_string(met) + " of " + std::to_string(ranks) +
+                                         " ranks have loaded in time");
+    }
+    futexWait(memory().wake, seen, deadline);
+  }
 }
 
 StepGate::Decision StepGate::grant(uint64_t run, uint32_t step) {

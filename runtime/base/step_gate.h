@@ -17,6 +17,8 @@ namespace latentd {
 //   lead        grant(run, 0) .. grant(run, k)    stop(run, k + 1)
 //   follower    step k + 1: waits                 -> kStop
 //
+// Before its first run a group meets: a rank that has loaded early would wait in its first collective for the others,
+// whose loads take what they take.
 // The memory holds one word a run for the last kRunWindow runs, so that a run that is still queued can be stopped while
 // another one computes. A group of one rank uses the same object.
 // Owner: the worker. Thread: grant() and stop() of one run from one thread at a time; the rest from any.
@@ -38,6 +40,9 @@ class StepGate {
   static StatusOr<StepGate> attach(ShmRegion region, Rank rank);
 
   bool isLead() const { return rank_ == Rank(0); }
+
+  // Once a rank: returns when all `ranks` have called it. DEADLINE_EXCEEDED if some do not come.
+  Status meet(uint32_t ranks, Clock::TimePoint deadline);
 
   // Lead only. A run that was stopped stays stopped: the answer is the decision that holds for `step`.
   Decision grant(uint64_t run, uint32_t step);

@@ -8,6 +8,7 @@
 #include <new>
 #include <string>
 
+#include "mesh/communication_error.h"
 #include "runtime/cuda/cuda_status.h"
 #include "runtime/worker/device_memory.h"
 #include "runtime/worker/process_memory.h"
@@ -40,9 +41,15 @@ Status deviceStatus(const c10::AcceleratorError& error) {
   return status.code() == absl::StatusCode::kResourceExhausted ? outOfMemory(messageOf(status)) : status;
 }
 
-Status runConverted(const std::function<Status()>& work, bool& clean) {
+Status runConverted(const std::function<Status()>& work, GuardedResult& result) {
+  bool& clean = result.clean;
   try {
     return work();
+  } catch (const mesh::CommunicationError& error) {
+    // An argument that no rank could mean was refused before anything was exchanged.
+    result.of_peer = !absl::IsInvalidArgument(error.status());
+    clean = !result.of_peer;
+    return error.status();
   } catch (const c10::OutOfMemoryError& error) {
     return outOfMemory(firstLine(error.what_without_backtrace()));
   } catch (const c10::AcceleratorError& error) {
@@ -65,7 +72,7 @@ Status runConverted(const std::function<Status()>& work, bool& clean) {
 
 GuardedResult runGuarded(const std::function<Status()>& work) {
   GuardedResult result;
-  result.status = runConverted(work, result.clean);
+  result.status = runConverted(work, result);
   // Whatever it was that failed: it may be no more than the first to meet an error of the device.
   if (!result.status.ok() && deviceLost()) result.clean = false;
   return result;

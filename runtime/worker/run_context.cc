@@ -37,6 +37,7 @@ Status StepContext::beginStep(uint32_t step, uint32_t steps) {
   entered_ = false;
   LATENTD_ASSIGN_OR_RETURN(const StepGate::Decision decision, decide(step));
   if (decision == StepGate::Decision::kStop) {
+    stopped_ = true;
     if (ring_ != nullptr && !ring_->failure().ok()) return ring_->failure();
     return absl::CancelledError("job " + command_.job_id + " was stopped before step " + std::to_string(step) + " of " +
                                 std::to_string(steps));

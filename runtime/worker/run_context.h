@@ -42,6 +42,8 @@ class StepContext final : public stages::RunContext {
   uint32_t currentStep() const { return step_; }
   // The first step that no rank can have entered.
   uint32_t nextStep() const { return entered_ ? step_ + 1 : step_; }
+  // The gate stopped the run: every rank leaves it before the same step.
+  bool stopped() const { return stopped_; }
   const std::vector<double>& stepSeconds() const { return step_seconds_; }
 
  private:
@@ -56,6 +58,7 @@ class StepContext final : public stages::RunContext {
   stages::FrameSink* const without_ring_;
   uint32_t step_ = 0;
   bool entered_ = false;  // step_ was granted
+  bool stopped_ = false;
   stages::StepTimer timer_;
   std::vector<double> step_seconds_;
 };

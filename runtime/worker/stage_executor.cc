@@ -29,7 +29,7 @@ Status cancelledJob(const std::string& job_id) {
 }  // namespace
 
 StageExecutor::StageExecutor(const Environment& environment, StepGate gate, StartUp start_up,
-                             std::function<void(const Status&)> on_start_failed)
+                             StartFailed on_start_failed)
     : gate_(std::move(gate)),
       environment_{.channels = environment.channels,
                    .events = environment.events,
@@ -154,23 +154,33 @@ void StageExecutor::run() {
   ::pthread_setname_np(::pthread_self(), "executor");
   device_.enter();
   receive_buffers_ = device_.makeAllocator(kIdleReceiveBytesMax);
-  StatusOr<std::unique_ptr<stages::Stage>> stage = start_up_();
+  Started started;
+  const GuardedResult result = start_up_(gate_, started);
   probe_bytes_ = std::min(kProbeBytes, mappableBytes() / kKeptShare);
-  if (stage.ok()) {
-    runCommands(**stage);
-    // A stage may throw when it lets go of what it holds.
-    const GuardedResult destroyed = runGuarded([&] {
-      stage->reset();
-      return absl::OkStatus();
-    });
-    if (!destroyed.status.ok()) getLogger("executor")->warn("destroying the stage: {}", destroyed.status.ToString());
+  environment_.mesh = started.mesh.get();
+  if (result.status.ok()) {
+    runCommands(*started.stage);
   } else {
-    close(annotate(stage.status(), "the stage did not start"));
-    on_start_failed_(stage.status());
+    failStart(result, started.mesh.get());
   }
+  // A stage may throw when it lets go of what it holds.
+  const GuardedResult destroyed = runGuarded([&] {
+    started.stage.reset();
+    started.mesh.reset();
+    return absl::OkStatus();
+  });
+  if (!destroyed.status.ok()) getLogger("executor")->warn("destroying the stage: {}", destroyed.status.ToString());
   MutexLock lock(mutex_);
   ended_ = true;
   changed_.notifyAll();
+}
+
+void StageExecutor::failStart(const GuardedResult& result, mesh::Mesh* mesh) {
+  close(annotate(result.status, "the stage did not start"));
+  on_start_failed_(result);
+  // The others may wait for this rank in a collective of their start.
+  if (mesh != nullptr)
+    mesh->abort(annotate(result.status, "rank " + std::to_string(mesh->rank().value) + " did not start"));
 }
 
 void StageExecutor::runCommands(stages::Stage& stage) {
@@ -194,14 +204,13 @@ std::unique_ptr<StageCommand> StageExecutor::next() {
 
 void StageExecutor::execute(const StageCommand& command, stages::Stage& stage) {
   StageRun run(command, stage, *receive_buffers_, environment_);
-  const GuardedResult result = run.execute();
+  GuardedResult result = run.execute();
   if (result.status.ok()) return;
-  bool clean = result.clean;
   if (result.status.code() == absl::StatusCode::kResourceExhausted) {
     receive_buffers_ = device_.makeAllocator(kIdleReceiveBytesMax);
-    clean = clean && releaseAndProbe(probe_bytes_) && releaseAndProbeDevices(kProbeBytes);
+    result.clean = result.clean && releaseAndProbe(probe_bytes_) && releaseAndProbeDevices(kProbeBytes);
   }
-  if (!clean) {
+  if (!result.clean) {
     Commands queued;
     const Status reason = absl::UnavailableError("the worker is recycled after: " + messageOf(result.status));
     {
@@ -211,7 +220,7 @@ void StageExecutor::execute(const StageCommand& command, stages::Stage& stage) {
     }
     endAll(queued, reason);
   }
-  run.reportFailed(result.status, !clean);
+  run.reportFailed(result);
 }
 
 }  // namespace latentd::worker

@@ -28,8 +28,15 @@ class StageExecutor {
   static constexpr size_t kCommandsMax = 32;
   static_assert(2 * kCommandsMax <= StepGate::kRunWindow);
 
-  // Makes, loads and warms up the stage; runs on the executor's thread and tells the supervisor itself.
-  using StartUp = std::function<StatusOr<std::unique_ptr<stages::Stage>>()>;
+  // What a start makes.
+  struct Started {
+    std::unique_ptr<mesh::Mesh> mesh;  // null: alone; the stage uses it
+    std::unique_ptr<stages::Stage> stage;
+  };
+  // Meets the other ranks, makes, loads and warms up the stage; runs on the executor's thread and tells the supervisor
+  // itself. What was made before a failure stays in `started`.
+  using StartUp = std::function<GuardedResult(StepGate& gate, Started& started)>;
+  using StartFailed = std::function<void(const GuardedResult&)>;
 
   struct Environment {
     ChannelTable* channels = nullptr;  // these four outlive the executor
@@ -40,8 +47,7 @@ class StageExecutor {
     uint32_t trace_spans_max = 0;  // of a command
   };
 
-  StageExecutor(const Environment& environment, StepGate gate, StartUp start_up,
-                std::function<void(const Status&)> on_start_failed);
+  StageExecutor(const Environment& environment, StepGate gate, StartUp start_up, StartFailed on_start_failed);
   // Ends what is queued and waits for what runs.
   ~StageExecutor();
 
@@ -62,6 +68,7 @@ class StageExecutor {
   using Commands = std::deque<std::unique_ptr<StageCommand>>;
 
   void run();
+  void failStart(const GuardedResult& result, mesh::Mesh* mesh);
   void runCommands(stages::Stage& stage);
   std::unique_ptr<StageCommand> next();
   void execute(const StageCommand& command, stages::Stage& stage);
@@ -74,7 +81,7 @@ class StageExecutor {
   RunEnvironment environment_;
   const WorkerDevice& device_;
   const StartUp start_up_;
-  const std::function<void(const Status&)> on_start_failed_;
+  const StartFailed on_start_failed_;
 
   Mutex mutex_;
   CondVar changed_;

@@ -115,6 +115,11 @@ GuardedResult StageRun::execute() {
     reportDone();
     return result;
   }
+  if (leavesPeers(result.status)) {
+    environment_.mesh->abort(
+        annotate(result.status, "rank " + std::to_string(environment_.mesh->rank().value) + " failed"));
+    result.clean = false;
+  }
   // Ranks that wait for our next step must not wait for ever.
   if (environment_.gate->isLead()) {
     environment_.gate->stop(command_.run, context_ == nullptr ? 0 : context_->nextStep());
@@ -124,6 +129,14 @@ GuardedResult StageRun::execute() {
   if (ring_ != nullptr) ring_->abort(result.status);
   environment_.descriptors->drop(message_.frame_ring_id());
   return result;
+}
+
+bool StageRun::leavesPeers(const Status& status) const {
+  if (environment_.mesh == nullptr || !in_method_ || context_->stopped()) return false;
+  if (environment_.mesh->submitted() != operations_before_) return true;
+  // Nothing was exchanged yet. What is wrong with the job every rank finds; what happened to this one, none.
+  return !absl::IsInvalidArgument(status) && !absl::IsFailedPrecondition(status) && !absl::IsNotFound(status) &&
+         !absl::IsUnimplemented(status);
 }
 
 StatusOr<MethodSpec> StageRun::findMethod() const {
@@ -247,7 +260,10 @@ StatusOr<TensorTree> StageRun::compute(const MethodSpec& method, TensorTree inpu
   LATENTD_RETURN_IF_ERROR(context_->beginStep(0, 1));
   const Clock::TimePoint start = std::chrono::steady_clock::now();
   context_->noteProgress();
+  if (environment_.mesh != nullptr) operations_before_ = environment_.mesh->submitted();
+  in_method_ = true;
   auto outputs = stage_.run(method.name, fromProto(message_.parameters()), inputs, *context_);
+  in_method_ = !outputs.ok();
   environment_.stall->rest();
   done_.mutable_timings()->set_compute_seconds(secondsSince(start));
   spans_.add(v1::SPAN_KIND_STAGE, start, std::chrono::steady_clock::now());
@@ -323,10 +339,11 @@ void StageRun::reportDone() {
   environment_.events->post(std::move(event));
 }
 
-void StageRun::reportFailed(const Status& status, bool recycle) {
-  WorkerEvent event = failedEvent(message_, status);
+void StageRun::reportFailed(const GuardedResult& result) {
+  WorkerEvent event = failedEvent(message_, result.status);
   event.mutable_failed()->set_step(context_ == nullptr ? 0 : context_->currentStep());
-  event.mutable_failed()->set_recycle(recycle);
+  event.mutable_failed()->set_recycle(!result.clean);
+  event.mutable_failed()->set_of_peer(result.of_peer);
   spans_.finish(command_.received, *event.mutable_failed()->mutable_trace());
   environment_.events->post(std::move(event));
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "channel/channel.h"
+#include "mesh/mesh.h"
 #include "proto/worker.pb.h"
 #include "runtime/base/step_gate.h"
 #include "runtime/worker/channel_table.h"
@@ -28,6 +29,7 @@ struct RunEnvironment {
   StepGate* gate = nullptr;
   StallClock* stall = nullptr;
   bool alone = true;             // the group has one rank
+  mesh::Mesh* mesh = nullptr;    // null: none
   uint32_t trace_spans_max = 0;  // see SpanRecord
 };
 
@@ -52,9 +54,11 @@ class StageRun {
            const RunEnvironment& environment);
   // StageDone is sent when it succeeds. After a failure reportFailed() must follow; no memory of the run is held then.
   GuardedResult execute();
-  void reportFailed(const Status& status, bool recycle);
+  void reportFailed(const GuardedResult& result);
 
  private:
+  // Whether other ranks wait in a collective for this one, or will.
+  bool leavesPeers(const Status& status) const;
   Status run(const stages::MethodSpec& method);
   StatusOr<stages::MethodSpec> findMethod() const;
   Status attachFrames(const stages::MethodSpec& method);
@@ -77,6 +81,8 @@ class StageRun {
   std::unique_ptr<StepContext> context_;
   int inputs_ended_ = 0;   // of message_.inputs(), in order
   int outputs_ended_ = 0;  // of message_.outputs(), in order
+  bool in_method_ = false;
+  uint64_t operations_before_ = 0;  // of the mesh, before the method
   internal::v1::StageDone done_;
   SpanRecord spans_;
 };

@@ -7,6 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "mesh/communication_error.h"
+#include "mesh/mesh.h"
+#include "runtime/base/flight_recorder.h"
 #include "runtime/base/status_field.h"
 #include "runtime/worker/exception_boundary.h"
 #include "runtime/worker/proto_convert.h"
@@ -45,6 +48,52 @@ double secondsBetween(SteadyTime::time_point from, SteadyTime::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
+// Of what the supervisor sent before Load; what can be late is its thread.
+constexpr std::chrono::seconds kDescriptorWait{5};
+
+mesh::MeshDegrees degreesOf(const internal::v1::Load& load) {
+  if (!load.has_degrees()) return {};
+  const v1::MeshDegrees& degrees = load.degrees();
+  return {.cfg = degrees.cfg(),
+          .ring = degrees.ring(),
+          .ulysses = degrees.ulysses(),
+          .spatial = degrees.spatial(),
+          .pp = degrees.pp(),
+          .tp = degrees.tp()};
+}
+
+// What waits for others fails, at the latest, with its deadline: some rank has a cause of its own to tell.
+Status waitedInVain(const Status& status) {
+  if (!status.ok()) throw mesh::CommunicationError(status);
+  return status;
+}
+
+StatusOr<std::unique_ptr<mesh::Mesh>> makeMesh(const internal::v1::Load& load, DescriptorInbox& descriptors) {
+  const internal::v1::Communication& communication = load.communication();
+  LATENTD_ASSIGN_OR_RETURN(UniqueFd fd,
+                           descriptors.take(communication.flight_recorder_id(), SteadyTime::now() + kDescriptorWait));
+  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, ShmRegion::map(std::move(fd), 1));
+  LATENTD_ASSIGN_OR_RETURN(FlightRecorder recorder, FlightRecorder::attach(std::move(region), Rank(load.rank())));
+  mesh::Mesh::Options options;
+  options.degrees = degreesOf(load);
+  options.rank = Rank(load.rank());
+  options.device = at::Device(load.device());
+  options.backend = communication.backend() == mesh::toString(mesh::CommunicationBackend::kNccl)
+                        ? mesh::CommunicationBackend::kNccl
+                        : mesh::CommunicationBackend::kGloo;
+  options.rendezvous_file = communication.rendezvous_file();
+  options.timeout = std::chrono::milliseconds(communication.timeout_ms());
+  options.recorder = std::move(recorder);
+  StatusOr<std::unique_ptr<mesh::Mesh>> made = mesh::Mesh::make(std::move(options));
+  if (!absl::IsInvalidArgument(made.status())) LATENTD_RETURN_IF_ERROR(waitedInVain(made.status()));
+  return made;
+}
+
+Status awaitOthers(const internal::v1::Load& load, StepGate& gate) {
+  const std::chrono::milliseconds limit(load.communication().start_timeout_ms());
+  return waitedInVain(gate.meet(load.world_size(), SteadyTime::now() + limit));
+}
+
 }  // namespace
 
 void fill(const stages::Stage& stage, internal::v1::Ready& ready) {
@@ -64,38 +113,43 @@ StatusOr<stages::LoadContext> loadContextOf(const internal::v1::Load& load) {
                                               " is unknown; float32 is one that is known"),
                    "dtype");
   }
+  context.degrees = degreesOf(load);
   context.options.insert(load.stage_options().begin(), load.stage_options().end());
   return context;
 }
 
-StatusOr<std::unique_ptr<stages::Stage>> startStage(const stages::StageRegistry& registry,
-                                                    const internal::v1::Load& load, EventSink& events) {
-  std::unique_ptr<stages::Stage> stage;
+GuardedResult startStage(const internal::v1::Load& load, const StartSite& site, StageExecutor::Started& started) {
   internal::v1::WorkerEvent ready_event;
   internal::v1::Ready& ready = *ready_event.mutable_ready();
-  const GuardedResult started = runGuarded([&] {
+  GuardedResult result = runGuarded([&] {
     if (load.threads() > 0) at::set_num_threads(static_cast<int>(load.threads()));
-    LATENTD_ASSIGN_OR_RETURN(stages::LoadContext context, loadContextOf(load));
-    LATENTD_ASSIGN_OR_RETURN(stage, registry.create(load.stage()));
-    PhaseReporter loading(events, "loading");
-    context.progress = [&](double fraction, const std::string& detail) { loading.report(fraction, detail); };
+    PhaseReporter loading(site.events, "loading");
     const auto begun = SteadyTime::now();
+    if (load.has_communication()) {
+      loading.report(0, "meeting the other ranks");
+      LATENTD_ASSIGN_OR_RETURN(started.mesh, makeMesh(load, site.descriptors));
+    }
+    LATENTD_ASSIGN_OR_RETURN(stages::LoadContext context, loadContextOf(load));
+    context.mesh = started.mesh.get();
+    context.progress = [&](double fraction, const std::string& detail) { loading.report(fraction, detail); };
+    LATENTD_ASSIGN_OR_RETURN(started.stage, site.registry.create(load.stage()));
     loading.report(0, load.model_dir());
-    LATENTD_RETURN_IF_ERROR(annotate(stage->load(context), "loading " + load.stage()));
+    LATENTD_RETURN_IF_ERROR(annotate(started.stage->load(context), "loading " + load.stage()));
     loading.report(1, load.model_dir());
     const auto loaded = SteadyTime::now();
-    PhaseReporter warming_up(events, "warming up");
+    if (load.has_communication()) LATENTD_RETURN_IF_ERROR(awaitOthers(load, site.gate));
+    PhaseReporter warming_up(site.events, "warming up");
     warming_up.report(0, load.stage());
-    LATENTD_RETURN_IF_ERROR(annotate(stage->warmUp(), "warming up " + load.stage()));
+    const auto met = SteadyTime::now();
+    LATENTD_RETURN_IF_ERROR(annotate(started.stage->warmUp(), "warming up " + load.stage()));
     warming_up.report(1, load.stage());
     ready.set_load_seconds(secondsBetween(begun, loaded));
-    ready.set_warm_up_seconds(secondsBetween(loaded, SteadyTime::now()));
-    fill(*stage, ready);
+    ready.set_warm_up_seconds(secondsBetween(met, SteadyTime::now()));
+    fill(*started.stage, ready);
     return absl::OkStatus();
   });
-  LATENTD_RETURN_IF_ERROR(started.status);
-  events.post(std::move(ready_event));
-  return stage;
+  if (result.status.ok()) site.events.post(std::move(ready_event));
+  return result;
 }
 
 }  // namespace latentd::worker

@@ -4,6 +4,7 @@
 
 #include "proto/worker.pb.h"
 #include "runtime/worker/event_sink.h"
+#include "runtime/worker/stage_executor.h"
 #include "stages/stage_registry.h"
 
 namespace latentd::worker {
@@ -14,9 +15,17 @@ StatusOr<stages::LoadContext> loadContextOf(const internal::v1::Load& load);
 // What a loaded, or checked, stage says of itself; times are the caller's.
 void fill(const stages::Stage& stage, internal::v1::Ready& ready);
 
-// Makes the stage that the supervisor asked for, loads its model and warms it up, reporting each phase's progress and
-// then Ready. Called on the executor's thread, whose thread count of torch it sets.
-StatusOr<std::unique_ptr<stages::Stage>> startStage(const stages::StageRegistry& registry,
-                                                    const internal::v1::Load& load, EventSink& events);
+// Where a stage is started.
+struct StartSite {
+  const stages::StageRegistry& registry;
+  DescriptorInbox& descriptors;
+  EventSink& events;
+  StepGate& gate;
+};
+
+// Meets the other ranks, makes the stage that the supervisor asked for, loads its model, waits until every rank has,
+// and warms it up, reporting each phase's progress and then Ready. Called on the executor's thread, whose thread count
+// of torch it sets.
+GuardedResult startStage(const internal::v1::Load& load, const StartSite& site, StageExecutor::Started& started);
 
 }  // namespace latentd::worker

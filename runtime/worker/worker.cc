@@ -127,8 +127,11 @@ Status Worker::load(const internal::v1::Load& load) {
   environment.ranks = std::max(load.world_size(), 1u);
   environment.trace_spans_max = load.trace_spans_max();
   executor_ = std::make_unique<StageExecutor>(
-      environment, std::move(gate), [this, load] { return startStage(registry_, load, events_); },
-      [this](const Status& status) { fatal(status); });
+      environment, std::move(gate),
+      [this, load](StepGate& gate, StageExecutor::Started& started) {
+        return startStage(load, {registry_, descriptors_, events_, gate}, started);
+      },
+      [this](const GuardedResult& result) { fatal(result.status, result.of_peer); });
   const std::chrono::milliseconds interval(load.heartbeat_interval_ms());
   heartbeat_ = std::make_unique<Heartbeat>(service_.loop(), interval.count() > 0 ? interval : kHeartbeatDefault,
                                            load.device(), *edges_, *executor_, events_);
@@ -157,10 +160,11 @@ void Worker::dispatch(WorkerCommand command) {
 
 // ---- the end ------------------------------------------------------------------------------------------------
 
-void Worker::fatal(const Status& status) {
+void Worker::fatal(const Status& status, bool of_peer) {
   getLogger("worker")->error("cannot start: {}", status.ToString());
   WorkerEvent event;
   *event.mutable_fatal()->mutable_status() = toProto(status);
+  event.mutable_fatal()->set_of_peer(of_peer);
   events_.post(std::move(event));
   requestEnd({WorkerExit::kStartFailed, kFatalGrace});
 }

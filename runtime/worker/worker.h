@@ -71,7 +71,7 @@ class Worker {
   Status load(const internal::v1::Load& load);
   StatusOr<StepGate> makeGate(const internal::v1::Load& load);
   void dispatch(internal::v1::WorkerCommand command);
-  void fatal(const Status& status);
+  void fatal(const Status& status, bool of_peer = false);
   void requestEnd(const End& end);
   End waitForEnd();
   void takeDown(const End& end);

@@ -12,6 +12,7 @@ using Table = OptionTable<Options>;
 constexpr int64_t kBytesMax = int64_t{1} << 40;
 constexpr int64_t kCountMax = 1'000'000;
 constexpr int64_t kLeavesMax = 256;      // of the same order as the tensors of a real artifact
+constexpr int64_t kRanksMax = 64;        // of a group
 constexpr int64_t kTimeMax = 3'600'000;  // an hour
 
 std::vector<std::string> splitAtCommas(const std::string& text) {
@@ -61,6 +62,8 @@ void addEffort(Table& table) {
   table.push_back(integerOption("steps", &Options::steps, 0, kCountMax, "1", "Per run; 0 takes the job's steps."));
   table.push_back(integerOption("step_ms", &Options::step_time, 0, kTimeMax, "0",
                                 "Milliseconds of processor time that a step burns."));
+  table.push_back(integerOption("sum_bytes", &Options::sum_bytes, 0, kBytesMax, "0",
+                                "Of a tensor that the ranks of the group sum up in each step and check; 0: none."));
   table.push_back(integerOption("load_ms", &Options::load_time, 0, kTimeMax, "0", "The same for the load."));
   table.push_back(integerOption("warm_up_ms", &Options::warm_up_time, 0, kTimeMax, "0", "The same for the warm-up."));
   table.push_back(integerOption("weight_bytes", &Options::weight_bytes, 0, kBytesMax, "0",
@@ -76,6 +79,8 @@ void addFaults(Table& table) {
                                 "Taken and touched in step 0, given back at the end of the run."));
   table.push_back(textOption("only_prompt", &Options::only_prompt, "",
                              "Faults and allocation hit only jobs whose prompt contains this."));
+  table.push_back(integerOption("only_rank", &Options::only_rank, -1, kRanksMax - 1, "-1",
+                                "Faults, allocation and load_ms hit only this rank of the group; -1: every rank."));
   table.push_back({{"fail_load", "true or false", "false", "The load fails with FAILED_PRECONDITION."},
                    [](Options& options, const std::string& text) {
                      options.fail_load = text == "true";

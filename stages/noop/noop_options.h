@@ -20,6 +20,7 @@ struct NoopOptions {
   DType dtype = DType::kFloat32;
   uint32_t steps = 1;
   std::chrono::milliseconds step_time{0};
+  uint64_t sum_bytes = 0;
   std::chrono::milliseconds load_time{0};
   std::chrono::milliseconds warm_up_time{0};
   uint32_t frames = 0;
@@ -32,6 +33,7 @@ struct NoopOptions {
   int64_t crash_at_step = -1;
   uint64_t allocate_bytes = 0;
   std::string only_prompt;
+  int64_t only_rank = -1;
   bool fail_load = false;
 };
 

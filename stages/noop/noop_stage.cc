@@ -8,6 +8,8 @@
 #include <ctime>
 #include <utility>
 
+#include "mesh/collectives.h"
+#include "mesh/mesh.h"
 #include "stages/device/step_pacer.h"
 #include "stages/device/transfer.h"
 #include "stages/scalar_type.h"
@@ -62,20 +64,36 @@ int64_t noopValue(DType dtype, uint64_t seed, uint64_t leaf) {
 Status NoopStage::load(const LoadContext& context) {
   LATENTD_ASSIGN_OR_RETURN(options_, parseNoopOptions(context.options, context.dtype));
   LATENTD_ASSIGN_OR_RETURN(device_, computeDevice(context));
+  mesh_ = context.mesh;
   if (context.check_only) return absl::OkStatus();
   constexpr int kParts = 10;
   for (int part = 0; part < kParts; ++part) {
     context.progress(static_cast<double>(part) / kParts, "part " + std::to_string(part + 1) + " of 10");
-    burn(options_.load_time / kParts);
+    if (chosen()) burn(options_.load_time / kParts);
   }
-  if (options_.fail_load) return absl::FailedPreconditionError("stage noop: option fail_load is true");
+  if (options_.fail_load && chosen()) return absl::FailedPreconditionError("stage noop: option fail_load is true");
   weights_ = filled({static_cast<int64_t>(options_.weight_bytes)}, 1, DType::kUInt8, device_);
   return absl::OkStatus();
 }
 
 Status NoopStage::warmUp() {
   burn(options_.warm_up_time);
-  return absl::OkStatus();
+  return verdict(sumUp());
+}
+
+bool NoopStage::chosen() const {
+  return options_.only_rank < 0 || options_.only_rank == (mesh_ == nullptr ? 0 : mesh_->rank().value);
+}
+
+std::vector<NoopStage::LeafCheck> NoopStage::sumUp() const {
+  if (mesh_ == nullptr || options_.sum_bytes == 0) return {};
+  const int64_t ranks = mesh_->shape().worldSize();
+  const auto elements = std::max<int64_t>(static_cast<int64_t>(options_.sum_bytes / sizeof(float)), 1);
+  const at::Tensor sum = filled({elements}, mesh_->rank().value + 1, DType::kFloat32, device_);
+  mesh::allReduceSum_(mesh_->world(), {sum});
+  const int64_t expected = ranks * (ranks + 1) / 2;
+  return {{toPinnedHost(holdsOnly(sum, expected)),
+           "the sum over " + std::to_string(ranks) + " ranks is not all " + std::to_string(expected)}};
 }
 
 std::vector<MethodSpec> NoopStage::methods() const {
@@ -88,7 +106,7 @@ std::vector<MethodSpec> NoopStage::methods() const {
 
 Status NoopStage::runSteps(const SamplingParameters& parameters, RunContext& context,
                            const std::vector<LeafCheck>& checks) const {
-  const bool faulty = parameters.prompt.find(options_.only_prompt) != std::string::npos;
+  const bool faulty = chosen() && parameters.prompt.find(options_.only_prompt) != std::string::npos;
   const uint32_t steps = std::max(options_.steps != 0 ? options_.steps : parameters.steps, 1u);
   at::Tensor ballast;
   StepPacer pacer(context, device_, steps);
@@ -102,8 +120,10 @@ Status NoopStage::runSteps(const SamplingParameters& parameters, RunContext& con
     if (faulty && step == options_.fail_at_step) {
       return absl::InternalError("stage noop: option fail_at_step is " + std::to_string(options_.fail_at_step));
     }
-    LATENTD_RETURN_IF_ERROR(
-        pacer.submitted([&checks, step] { return step == 0 ? verdict(checks) : absl::OkStatus(); }));
+    LATENTD_RETURN_IF_ERROR(pacer.submitted([&checks, step, sums = sumUp()] {
+      if (step == 0) LATENTD_RETURN_IF_ERROR(verdict(checks));
+      return verdict(sums);
+    }));
   }
   return pacer.finish();
 }

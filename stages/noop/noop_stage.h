@@ -39,6 +39,10 @@ class NoopStage final : public Stage {
   // The checks are judged when the first step is complete.
   Status runSteps(const SamplingParameters& parameters, RunContext& context,
                   const std::vector<LeafCheck>& checks) const;
+  // Faults hit this rank.
+  bool chosen() const;
+  // What every rank of the group adds up, with the check of the sum; nothing where it is alone or sums nothing.
+  std::vector<LeafCheck> sumUp() const;
   static Status verdict(const std::vector<LeafCheck>& checks);
   StatusOr<Input> takeInput(const SamplingParameters& parameters, const TensorTree& inputs) const;
   TensorTree makePayload(const SamplingParameters& parameters) const;
@@ -46,6 +50,7 @@ class NoopStage final : public Stage {
 
   NoopOptions options_;
   at::Device device_ = at::kCPU;
+  mesh::Mesh* mesh_ = nullptr;  // null: alone
   at::Tensor weights_;
 };
 

@@ -69,6 +69,22 @@ TEST_CASE("step gate: a lead that is a whole window ahead is an error, not a wro
   CHECK(follower.decision(1, 0).status().code() == absl::StatusCode::kDataLoss);
 }
 
+TEST_CASE("step gate: ranks meet when the last one comes", "[base]") {
+  const ShmRegion region = StepGate::createRegion().value();
+  StepGate lead = gateOf(region.fd(), 0);
+  const Status alone = lead.meet(3, in(std::chrono::milliseconds(20)));
+  CHECK(alone.code() == absl::StatusCode::kDeadlineExceeded);
+  CHECK(messageOf(alone) == "only 1 of 3 ranks have loaded in time");
+  std::atomic<bool> gone{false};
+  std::thread second([&] {
+    CHECK(gateOf(region.fd(), 1).meet(3, soon()).ok());
+    gone = true;
+  });
+  CHECK_FALSE(gone);
+  CHECK(gateOf(region.fd(), 2).meet(3, soon()).ok());
+  second.join();
+}
+
 TEST_CASE("step gate: foreign memory is refused", "[base]") {
   auto zeros = ShmRegion::create("zeros", 4096);
   CHECK(StepGate::attach(std::move(zeros).value(), Rank(0)).status().code() == absl::StatusCode::kInvalidArgument);

@@ -10,7 +10,9 @@
 #include <fstream>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
+#include "mesh/communication_error.h"
 #include "runtime/base/nanoseconds.h"
 #include "runtime/worker/tensor_convert.h"
 #include "tests/runtime/worker/fakes.h"
@@ -44,8 +46,11 @@ struct Fixture {
     executor = std::make_unique<StageExecutor>(
         StageExecutor::Environment{&channels, &events, &descriptors, device.get(), ranks, kSpansMax},
         StepGate::attach(std::move(gate), rank).value(),
-        [run]() -> StatusOr<std::unique_ptr<stages::Stage>> { return std::make_unique<LambdaStage>(run); },
-        [](const Status& status) { FAIL(status.ToString()); });
+        [run](StepGate&, StageExecutor::Started& started) {
+          started.stage = std::make_unique<LambdaStage>(run);
+          return GuardedResult{};
+        },
+        [](const GuardedResult& result) { FAIL(result.status.ToString()); });
   }
 
   RunStage command(const std::string& job, uint64_t sequence, const std::string& method = "work") {
@@ -451,6 +456,25 @@ TEST_CASE("executor: its queue is bounded and a close ends all of it", "[worker]
   CHECK(fixture.codeOf("late") == Code::kCancelled);
 }
 
+TEST_CASE("executor: what a rank met of another is told as such, and ends its use", "[worker]") {
+  for (const Code code : {Code::kUnavailable, Code::kDeadlineExceeded, Code::kInternal, Code::kInvalidArgument}) {
+    bool left = false;
+    Fixture fixture([&left, code](const TensorTree& inputs, RunContext& context) -> StatusOr<TensorTree> {
+      if (std::exchange(left, true)) return echo(inputs, context);
+      throw mesh::CommunicationError(makeStatus(code, "rank 1 left"));
+    });
+    fixture.executor->submit(fixture.command("a", 0));
+    const internal::v1::StageFailed failed = fixture.events.end("a").failed();
+    // An argument that no rank could mean ends nothing.
+    CHECK(failed.of_peer() == (code != Code::kInvalidArgument));
+    CHECK(failed.recycle() == failed.of_peer());
+    CHECK(failed.status().code() == static_cast<int>(code));
+    CHECK(failed.status().message() == "rank 1 left");
+    CHECK(fixture.outputs(0) == code);
+    if (!failed.recycle()) fixture.checkNextJobRuns(1);
+  }
+}
+
 TEST_CASE("executor: a stage that does not start ends the commands sent ahead", "[worker]") {
   FakeTable channels;
   channels.producers[kOut] = std::make_shared<FakeProducer>();
@@ -461,9 +485,9 @@ TEST_CASE("executor: a stage that does not start ends the commands sent ahead", 
   StageExecutor executor(
       {&channels, &events, &descriptors, device.get(), 1},
       StepGate::attach(StepGate::createRegion().value(), Rank(0)).value(),
-      []() -> StatusOr<std::unique_ptr<stages::Stage>> { return absl::NotFoundError("model.safetensors"); },
-      [&](const Status& status) {
-        if (status.code() == Code::kNotFound) reported.open();
+      [](StepGate&, StageExecutor::Started&) { return GuardedResult{absl::NotFoundError("model.safetensors")}; },
+      [&](const GuardedResult& result) {
+        if (result.status.code() == Code::kNotFound) reported.open();
       });
   CHECK(reported.pass({}).ok());
   RunStage command;
