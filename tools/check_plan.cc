@@ -39,8 +39,7 @@ std::string coordinatesText(const DeviceMesh& mesh, Rank rank) {
 
 std::string checkText(const config::Topology& topology, const config::Findings& findings) {
   std::string text = config::planText(topology, findings);
-  for (const size_t index : topology.order) {
-    const config::GroupSpec& group = topology.groups[index];
+  for (const config::GroupSpec& group : topology.groups) {
     if (group.ranks() == 1) continue;
     const DeviceMesh mesh = meshOf(group);
     text += fmt::format("mesh of {}, dp -> cfg -> ring -> ulysses -> spatial -> pp -> tp:\n", group.name);

@@ -44,6 +44,13 @@ grpc::ServerUnaryReactor* AdminService::GetEdges(grpc::CallbackServerContext* co
   return finishUnary(context, call, StatusOr<v1::GetEdgesResponse>(jobs_.edges()), response);
 }
 
+grpc::ServerUnaryReactor* AdminService::GetFlightRecords(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  const CallMetrics call(metrics_, "GetFlightRecords");
+  return answerUnary<v1::GetFlightRecordsRequest>(
+      context, call, *request, response, [&](const auto& parsed) { return jobs_.flightRecords(parsed.group()); });
+}
+
 grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
                                               v1::DrainResponse* response) {
   const CallMetrics call(metrics_, "Drain");

@@ -10,7 +10,7 @@ namespace latentd::api {
 
 // latentd.v1.Admin over the supervisor.
 // Owner: Server. Thread: gRPC's, any number at once. Failure: statuses as proto/api.proto documents them.
-class AdminService final : public v1::Admin::CallbackService {
+class AdminService final : public v1::Admin::WithRawCallbackMethod_GetFlightRecords<v1::Admin::CallbackService> {
  public:
   // drain_deadline: for a Drain that names none.
   AdminService(supervisor::JobService& jobs, metrics::ApiMetrics& metrics, std::chrono::milliseconds drain_deadline)
@@ -20,6 +20,9 @@ class AdminService final : public v1::Admin::CallbackService {
                                         v1::Topology* response) override;
   grpc::ServerUnaryReactor* GetEdges(grpc::CallbackServerContext* context, const v1::GetEdgesRequest* request,
                                      v1::GetEdgesResponse* response) override;
+  // Its request has a text: message_bytes.h says why it comes as bytes.
+  grpc::ServerUnaryReactor* GetFlightRecords(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
                                   v1::DrainResponse* response) override;
   grpc::ServerUnaryReactor* GetVersion(grpc::CallbackServerContext* context, const v1::GetVersionRequest* request,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/config/communication.h"
 #include "runtime/config/graph.h"
 
 namespace latentd::config {
@@ -40,11 +41,21 @@ Status checkRanks(const Topology& topology, const Locations& locations) {
       return std::string(name) + " " + std::to_string(degree);
     };
     return locations.refuse(indexed("groups", i) + ".parallel",
-                            "the degrees " + term("cfg", degrees.cfg) + " x " + term("ring", degrees.ring) + " x " +
-                                term("ulysses", degrees.ulysses) + " x " + term("spatial", degrees.spatial) + " x " +
-                                term("pp", degrees.pp) + " x " + term("tp", degrees.tp) + " make " +
-                                std::to_string(degrees.product()) + " ranks, but devices lists " +
-                                std::to_string(group.ranks()) + "; the two must be equal");
+                            "the degrees " + term("dp", degrees.dp) + " x " + term("cfg", degrees.cfg) + " x " +
+                                term("ring", degrees.ring) + " x " + term("ulysses", degrees.ulysses) + " x " +
+                                term("spatial", degrees.spatial) + " x " + term("pp", degrees.pp) + " x " +
+                                term("tp", degrees.tp) + " make " + std::to_string(degrees.product()) +
+                                " ranks, but devices lists " + std::to_string(group.ranks()) +
+                                "; the two must be equal");
+  }
+  return {};
+}
+
+Status settleCommunications(Topology& topology, const Locations& locations) {
+  for (size_t i = 0; i < topology.groups.size(); ++i) {
+    if (const Status settled = settleCommunication(topology.groups[i]); !settled.ok()) {
+      return locations.refuse(indexed("groups", topology.stageOf(i).entry) + ".communication", messageOf(settled));
+    }
   }
   return {};
 }
@@ -151,6 +162,8 @@ StatusOr<Topology> complete(Draft draft, const Locations& locations, uint32_t co
   LATENTD_RETURN_IF_ERROR(checkRanks(topology, locations));
   LATENTD_RETURN_IF_ERROR(resolveModels(draft, locations));
   LATENTD_RETURN_IF_ERROR(connect(draft, locations));
+  // Of each replica by itself: the ranks of different ones do not talk.
+  LATENTD_RETURN_IF_ERROR(settleCommunications(topology, locations));
   fillThreads(topology, cores);
   return std::move(topology);
 }

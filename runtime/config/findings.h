@@ -18,8 +18,12 @@ struct Findings {
   uint32_t size_multiple = 1;          // of width and height, pixels
   Limits limits;                       // the topology's, where the model does not allow less
   JobDefaults defaults;                // the topology's, else the model's
-  DeviceSurvey devices;                // what settleTransports() needs
-  std::vector<std::string> notes;      // what is no error and will surprise
+  DeviceSurvey devices;
+  std::vector<TokenCuts> token_cuts;  // by link
+  std::vector<std::string> notes;     // what is no error and will surprise
 };
+
+// Fills in what the topology's edges have from them: transports, and how tokens are cut.
+void settle(const Findings& findings, Topology& topology);
 
 }  // namespace latentd::config

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "runtime/config/replicas.h"
 #include "runtime/config/spelling.h"
 #include "runtime/config/transport.h"
 
@@ -51,7 +52,22 @@ Status resolveEdges(Draft& draft, const Locations& locations) {
     }
     topology.edges.push_back(std::move(spec));
   }
-  settleTransports({}, topology);
+  return {};
+}
+
+Status checkPairs(const Topology& topology, const Locations& locations) {
+  size_t edges = 0;
+  for (size_t i = 0; i < topology.edges.size(); ++i) {
+    const GroupSpec& from = topology.groups[topology.edges[i].from];
+    const GroupSpec& to = topology.groups[topology.edges[i].to];
+    edges += pairsOf(from, to);
+    if (edges <= kEdgesMax) continue;
+    return locations.refuse(indexed("edges", i),
+                            "each of " + std::to_string(from.parallel.dp) + " replicas of " + from.name +
+                                " and each of " + std::to_string(to.parallel.dp) + " of " + to.name +
+                                " have an edge of their own: with " + "these the file makes " + std::to_string(edges) +
+                                ", at most " + std::to_string(kEdgesMax) + " are valid; lower parallel.dp of either");
+  }
   return {};
 }
 
@@ -102,21 +118,23 @@ std::string describeCycle(const Topology& topology, const std::vector<bool>& pla
   return text;
 }
 
-Status sortGroups(Topology& topology, const Locations& locations) {
+StatusOr<std::vector<size_t>> sortGroups(const Topology& topology, const Locations& locations) {
   std::vector<bool> placed(topology.groups.size(), false);
-  while (topology.order.size() < topology.groups.size()) {
+  std::vector<size_t> order;
+  while (order.size() < topology.groups.size()) {
     const std::optional<size_t> next = nextReady(topology, placed);
     if (!next) {
       return locations.refuse("edges", "the groups feed each other in a circle: " + describeCycle(topology, placed) +
                                            "; remove one of these edges");
     }
     placed[*next] = true;
-    topology.order.push_back(*next);
+    order.push_back(*next);
   }
-  return {};
+  return order;
 }
 
-Status findSink(Topology& topology, const Locations& locations) {
+// No circle and one group that feeds no other: every group reaches it, so it stands last in their order.
+Status checkSink(const Topology& topology, const Locations& locations) {
   std::vector<size_t> sinks;
   for (size_t group = 0; group < topology.groups.size(); ++group) {
     if (!feedsOther(topology, group)) sinks.push_back(group);
@@ -126,8 +144,6 @@ Status findSink(Topology& topology, const Locations& locations) {
                                                              topology.groups[sinks[1]].name +
                                                              "' feed no other group; exactly one emits the frames");
   }
-  // No circle and one sink: every group reaches it, so it stands last already.
-  topology.sink = sinks.front();
   return {};
 }
 
@@ -136,8 +152,12 @@ Status findSink(Topology& topology, const Locations& locations) {
 Status connect(Draft& draft, const Locations& locations) {
   LATENTD_RETURN_IF_ERROR(resolveEdges(draft, locations));
   LATENTD_RETURN_IF_ERROR(checkMethods(draft.topology, locations));
-  LATENTD_RETURN_IF_ERROR(sortGroups(draft.topology, locations));
-  return findSink(draft.topology, locations);
+  LATENTD_ASSIGN_OR_RETURN(const std::vector<size_t> order, sortGroups(draft.topology, locations));
+  LATENTD_RETURN_IF_ERROR(checkSink(draft.topology, locations));
+  LATENTD_RETURN_IF_ERROR(checkPairs(draft.topology, locations));
+  expandReplicas(order, draft.topology);
+  settleTransports({}, draft.topology);
+  return {};
 }
 
 }  // namespace latentd::config

@@ -34,8 +34,14 @@ std::string shardText(const EdgeSpec& edge) {
   const auto dim = [](const std::optional<int32_t>& value, std::string_view whole) {
     return value ? fmt::format("sharded over dim {}", *value) : std::string(whole);
   };
-  return fmt::format("producer {}, consumer {}", dim(edge.producer_shard_dim, "publishes whole"),
-                     dim(edge.consumer_shard_dim, "reads whole"));
+  std::string text = fmt::format("producer {}, consumer {}", dim(edge.producer_shard_dim, "publishes whole"),
+                                 dim(edge.consumer_shard_dim, "reads whole"));
+  if (edge.tokens == TokenCuts{}) return text;
+  const auto part = [](TokenCut cut) {
+    return cut == TokenCut::kNone ? std::string("whole") : fmt::format("by {}", toString(cut));
+  };
+  return text + fmt::format("\n    in token layout: producer publishes {}, consumer reads {}",
+                            part(edge.tokens.producer), part(edge.tokens.consumer));
 }
 
 std::string countedFolders(const MemoryEstimate& estimate) {
@@ -51,10 +57,28 @@ std::string weightsText(const GroupSpec& group, uint64_t weight_bytes) {
                      countedFolders(estimate));
 }
 
-std::string groupText(const GroupSpec& group, uint64_t weight_bytes) {
-  std::string text = fmt::format("  {}: {}.{}\n    {} {} on {}, {} {} each, {}\n", group.name, group.stage,
-                                 group.method, group.ranks(), group.ranks() == 1 ? "rank" : "ranks", devicesText(group),
-                                 group.threads, group.threads == 1 ? "thread" : "threads", toString(group.dtype));
+// Where a group runs, and how its ranks work together.
+std::string ranksText(const GroupSpec& group, const std::string& name) {
+  std::string text =
+      fmt::format("    {}{} {} on {}, {} {} each, {}\n", name, group.ranks(), group.ranks() == 1 ? "rank" : "ranks",
+                  devicesText(group), group.threads, group.threads == 1 ? "thread" : "threads", toString(group.dtype));
+  if (group.ranks() > 1) {
+    text += fmt::format("    {}{} over {}: {}\n", name, toString(group.parallel), toString(group.communication),
+                        group.communication_reason);
+  }
+  return text;
+}
+
+std::string stageText(const Topology& topology, const StageSpec& stage, uint64_t weight_bytes) {
+  const GroupSpec& group = topology.groups[stage.groups.front()];
+  std::string text = fmt::format("  {}: {}.{}\n", stage.name, group.stage, group.method);
+  if (stage.groups.size() == 1) {
+    text += ranksText(group, "");
+  } else {
+    text += fmt::format("    {} replicas; a job uses the one with the least to do\n", stage.groups.size());
+    for (const size_t replica : stage.groups)
+      text += ranksText(topology.groups[replica], topology.groups[replica].name + ": ");
+  }
   text += weightsText(group, weight_bytes);
   text += fmt::format("    memory limit {}\n",
                       group.memory_bytes_max ? formatBytes(*group.memory_bytes_max) : std::string("none"));
@@ -128,8 +152,8 @@ std::string planText(const Topology& topology, const Findings& findings) {
                   topology.spool.dir.empty() ? "the runtime directory" : topology.spool.dir,
                   formatBytes(topology.spool.bytes_max), formatDuration(topology.spool.retention));
   text += "groups, in the order in which a job runs them:\n";
-  for (size_t group : topology.order)
-    text += groupText(topology.groups[group], findings.weight_bytes.at(group));
+  for (const StageSpec& stage : topology.stages)
+    text += stageText(topology, stage, findings.weight_bytes.at(stage.groups.front()));
   text += topology.edges.empty() ? "edges: none\n" : "edges:\n";
   for (const EdgeSpec& edge : topology.edges)
     text += edgeText(edge);

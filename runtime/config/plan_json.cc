@@ -7,13 +7,15 @@
 namespace latentd::config {
 namespace {
 
-nlohmann::json groupJson(const GroupSpec& group, uint64_t weight_bytes) {
+nlohmann::json groupJson(const Topology& topology, size_t index, uint64_t weight_bytes) {
+  const GroupSpec& group = topology.groups[index];
   const MemoryEstimate estimate = estimateMemory(group);
   nlohmann::json devices = nlohmann::json::array();
   for (const Device& device : group.devices)
     devices.push_back(toString(device));
   const ParallelDegrees& degrees = group.parallel;
   nlohmann::json json = {{"name", group.name},
+                         {"replica_of", nullptr},
                          {"stage", group.stage},
                          {"method", group.method},
                          {"model", group.model_dir},
@@ -26,6 +28,8 @@ nlohmann::json groupJson(const GroupSpec& group, uint64_t weight_bytes) {
                            {"spatial", degrees.spatial},
                            {"pp", degrees.pp},
                            {"tp", degrees.tp}}},
+                         {"communication", nullptr},
+                         {"communication_reason", nullptr},
                          {"threads", group.threads},
                          {"dtype", toString(group.dtype)},
                          {"options", group.options},
@@ -34,6 +38,11 @@ nlohmann::json groupJson(const GroupSpec& group, uint64_t weight_bytes) {
                          {"weight_folders", estimate.folders},
                          {"memory_bytes_max", nullptr},
                          {"stall_ms", nullptr}};
+  if (topology.stageOf(index).groups.size() > 1) json["replica_of"] = topology.stageOf(index).name;
+  if (group.ranks() > 1) {
+    json["communication"] = toString(group.communication);
+    json["communication_reason"] = group.communication_reason;
+  }
   if (group.memory_bytes_max) json["memory_bytes_max"] = *group.memory_bytes_max;
   if (group.stall) json["stall_ms"] = group.stall->count();
   return json;
@@ -50,6 +59,8 @@ nlohmann::json edgeJson(const Topology& topology, const EdgeSpec& edge) {
           {"transport_reason", edge.transport_reason},
           {"producer_shard_dim", dim(edge.producer_shard_dim)},
           {"consumer_shard_dim", dim(edge.consumer_shard_dim)},
+          {"producer_tokens", toString(edge.tokens.producer)},
+          {"consumer_tokens", toString(edge.tokens.consumer)},
           {"slots", edge.slots},
           {"profiles_max", edge.profiles_max},
           {"unpooled_bytes_max", edge.unpooled_bytes_max}};
@@ -101,8 +112,10 @@ nlohmann::json defaultsJson(const JobDefaults& defaults) {
 std::string planJson(const Topology& topology, const Findings& findings) {
   nlohmann::json groups = nlohmann::json::array();
   nlohmann::json edges = nlohmann::json::array();
-  for (size_t group : topology.order)
-    groups.push_back(groupJson(topology.groups[group], findings.weight_bytes.at(group)));
+  for (const StageSpec& stage : topology.stages) {
+    for (const size_t group : stage.groups)
+      groups.push_back(groupJson(topology, group, findings.weight_bytes.at(group)));
+  }
   for (const EdgeSpec& edge : topology.edges)
     edges.push_back(edgeJson(topology, edge));
   const nlohmann::json json = {
@@ -113,7 +126,7 @@ std::string planJson(const Topology& topology, const Findings& findings) {
       {"spool", {{"dir", topology.spool.dir}, {"bytes_max", topology.spool.bytes_max}}},
       {"groups", std::move(groups)},
       {"edges", std::move(edges)},
-      {"sink", topology.groups[topology.sink].name},
+      {"sink", topology.stages.back().name},
       {"process_bytes", findings.process_bytes},
       {"queue", {{"length_max", topology.queue.length_max}, {"aging_ms", topology.queue.aging.count()}}},
       {"deadlines_ms", deadlinesJson(topology.deadlines)},

@@ -29,6 +29,9 @@ void store(Field& field, const Value& value) {
     store(field.emplace(), value);
   } else if constexpr (std::is_same_v<Field, DType>) {
     field = *parseDType(std::get<std::string>(value));  // the rule's choices are dtype names
+  } else if constexpr (std::is_same_v<Field, Communication>) {
+    const std::string& word = std::get<std::string>(value);
+    field = word == "gloo" ? Communication::kGloo : word == "nccl" ? Communication::kNccl : Communication::kAuto;
   } else if constexpr (std::is_same_v<Field, LogFormat>) {
     field = std::get<std::string>(value) == "json" ? LogFormat::kJson : LogFormat::kText;
   } else if constexpr (std::is_integral_v<Field> && std::is_signed_v<Field>) {
@@ -133,6 +136,9 @@ void addDeadlineKeys(Keys& keys) {
       &Deadlines::shutdown_grace);
   add("channel_progress", 100, kHour, "30s", "Longest wait of one end of an edge for a peer that makes no progress.",
       &Deadlines::channel_progress);
+  add("collective", 100, kHour, "30s",
+      "Longest wait of a rank, in one operation between the ranks of its group, for the others.",
+      &Deadlines::collective);
   add("encode", kSecond, kDay, "2m", "Of a job's output, from its last frame until its file is complete.",
       &Deadlines::encode);
 }
@@ -178,13 +184,22 @@ void addGroupKeys(Keys& keys) {
                   into([](const Target& t) -> auto& { return t.group->method; })});
   keys.push_back({"groups[].model", path(), "", "the file's model", "Model directory of this group.",
                   into([](const Target& t) -> auto& { return t.group->model_dir; })});
-  keys.push_back({"groups[].devices", {Type::kDevices, {1, 64}, {}}, "cpu", "", "Device of each rank.", into([
-                  ](const Target& t) -> auto& { return t.group->devices; })});
+  keys.push_back({"groups[].devices",
+                  {Type::kDevices, {1, 64}, {}},
+                  "cpu",
+                  "",
+                  "Device of each rank; with replicas (parallel.dp) those of the first, then those of the next.",
+                  into([](const Target& t) -> auto& { return t.group->devices; })});
   keys.push_back({"groups[].threads", count(1, 1024), "", "the machine's cores divided among the workers",
                   "Compute threads of each rank.", into([](const Target& t) -> auto& { return t.group->threads; })});
   keys.push_back({"groups[].dtype", choice({"float32", "bfloat16", "float16"}), "float32", "",
                   "Element type of weights and activations.",
                   into([](const Target& t) -> auto& { return t.group->dtype; })});
+  keys.push_back(
+      {"groups[].communication", choice({"auto", "gloo", "nccl"}), "auto", "",
+       "What carries the tensors that the ranks of the group exchange; auto takes nccl where each rank has a "
+       "GPU of its own, else gloo.",
+       into([](const Target& t) -> auto& { return t.group->communication; })});
   keys.push_back({"groups[].memory_max", bytes(kWorkerBytesMin, 64 * kTiB), "", "unlimited",
                   "Private memory that a rank may map, some 720MiB for libraries and stacks included; a job that needs "
                   "more fails with RESOURCE_EXHAUSTED. Freed memory then goes back at once, which costs a stage on the "
@@ -208,6 +223,8 @@ void addParallelKeys(Keys& keys) {
   };
   keys.push_back(
       section("groups[].parallel", "Degrees of the group's device mesh; their product is its number of ranks."));
+  add("dp", "Replicas: equal groups NAME.0, NAME.1, ..., of which a job uses the one with the least to do.",
+      &ParallelDegrees::dp);
   add("cfg", "Passes of classifier-free guidance side by side.", &ParallelDegrees::cfg);
   add("ring", "Sequence parallelism by ring attention.", &ParallelDegrees::ring);
   add("ulysses", "Sequence parallelism by head scatter.", &ParallelDegrees::ulysses);

@@ -23,6 +23,35 @@ std::string_view toString(Transport transport) {
   return "";
 }
 
+std::string toString(const ParallelDegrees& degrees) {
+  const std::pair<const char*, uint32_t> all[] = {
+      {"dp", degrees.dp},           {"cfg", degrees.cfg}, {"ring", degrees.ring}, {"ulysses", degrees.ulysses},
+      {"spatial", degrees.spatial}, {"pp", degrees.pp},   {"tp", degrees.tp}};
+  std::string text;
+  for (const auto& [name, degree] : all) {
+    if (degree > 1) text += (text.empty() ? "" : " x ") + std::string(name) + " " + std::to_string(degree);
+  }
+  return text;
+}
+
+std::string_view toString(Communication communication) {
+  switch (communication) {
+    case Communication::kAuto:
+      return "auto";
+    case Communication::kGloo:
+      return "gloo";
+    case Communication::kNccl:
+      return "nccl";
+  }
+  return "";
+}
+
+size_t Topology::edgeBetween(size_t link, size_t from, size_t to) const {
+  const LinkSpec& spec = links[link];
+  const std::vector<size_t>& consumers = stages[spec.to].groups;
+  return spec.first_edge + (from - stages[spec.from].groups.front()) * consumers.size() + (to - consumers.front());
+}
+
 std::vector<std::pair<std::string, milliseconds>> named(const Deadlines& deadlines) {
   return {{"load", deadlines.load},
           {"warm_up", deadlines.warm_up},
@@ -32,6 +61,7 @@ std::vector<std::pair<std::string, milliseconds>> named(const Deadlines& deadlin
           {"heartbeat_miss", deadlines.heartbeat_miss},
           {"shutdown_grace", deadlines.shutdown_grace},
           {"channel_progress", deadlines.channel_progress},
+          {"collective", deadlines.collective},
           {"encode", deadlines.encode}};
 }
 

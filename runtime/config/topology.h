@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/dtype.h"
+#include "runtime/base/token_cut.h"
 #include "runtime/config/locations.h"
 
 // What one topology file says, checked and complete: every default is filled in, every path is absolute, and the
@@ -50,6 +51,7 @@ std::string toString(const Device& device);  // "cpu", "cuda:0"
 
 // Degrees of the group's device mesh; their product is the number of ranks.
 struct ParallelDegrees {
+  uint32_t dp = 1;  // replicas; 1 once these are groups of their own
   uint32_t cfg = 1;
   uint32_t ring = 1;
   uint32_t ulysses = 1;
@@ -57,17 +59,30 @@ struct ParallelDegrees {
   uint32_t pp = 1;
   uint32_t tp = 1;
 
-  uint64_t product() const { return uint64_t{cfg} * ring * ulysses * spatial * pp * tp; }
+  uint64_t product() const { return uint64_t{dp} * cfg * ring * ulysses * spatial * pp * tp; }
 };
+// "cfg 2 x ulysses 2": those above 1.
+std::string toString(const ParallelDegrees& degrees);
+
+// What carries the collectives between a group's ranks. The names are those of c10d's backends.
+enum class Communication {
+  kAuto,  // only while the file is read
+  kGloo,  // over the loopback device; tensors of GPUs are staged in pinned host memory
+  kNccl,  // from GPU to GPU
+};
+std::string_view toString(Communication communication);  // "auto", "gloo", "nccl"
 
 // The workers that run one stage together.
 struct GroupSpec {
-  std::string name;
+  std::string name;             // that of its stage, for a replica with its number: "denoise", "denoise.1"
+  size_t place = 0;             // of its stage, in Topology::stages
   std::string stage;            // registered stage name, "wan.denoiser"
   std::string method;           // the one a job runs; what the edges name
   std::string model_dir;        // absolute; empty for a stage without a checkpoint
   std::vector<Device> devices;  // by rank
   ParallelDegrees parallel;
+  Communication communication = Communication::kAuto;
+  std::string communication_reason;
   uint32_t threads = 0;  // of each rank; 0 only while the file is read
   DType dtype = DType::kFloat32;
   std::map<std::string, std::string> options;  // handed to the stage as they are
@@ -85,9 +100,34 @@ enum class Transport {
 };
 std::string_view toString(Transport transport);  // "shm", "cuda_ipc", "pinned"
 
+// A part of the pipeline, which a job passes once: the group of the file's entry, or its replicas. These are groups
+// that differ in their devices alone; a job uses one of them.
+struct StageSpec {
+  std::string name;            // the group's in the file
+  size_t entry = 0;            // in the file's list of groups
+  std::vector<size_t> groups;  // indexes in Topology::groups, one after the other
+};
+
+// An edge as the file has it. Each pair of its stages' groups has an EdgeSpec, with a channel of its own.
+struct LinkSpec {
+  std::string name;       // "text.encode->denoise.denoise"
+  size_t from = 0;        // index in Topology::stages
+  size_t to = 0;          // index in Topology::stages
+  size_t first_edge = 0;  // index in Topology::edges; by group of `from`, then of `to`
+};
+
+// How the ranks of either side of an edge hold videos in token layout. The stages say it: known once they were asked.
+struct TokenCuts {
+  TokenCut producer = TokenCut::kNone;  // none: rank 0 publishes
+  TokenCut consumer = TokenCut::kNone;  // none: every rank reads all
+
+  friend bool operator==(const TokenCuts&, const TokenCuts&) = default;
+};
+
 // Outputs of one group's method feed another group's method.
 struct EdgeSpec {
-  std::string name;  // "text.encode->denoise.denoise"
+  std::string name;  // "text.encode->denoise.denoise", "text.encode->denoise.1.denoise"
+  size_t link = 0;   // index in Topology::links
   size_t from = 0;   // index in Topology::groups
   size_t to = 0;     // index in Topology::groups
   uint32_t slots = 2;
@@ -95,6 +135,7 @@ struct EdgeSpec {
   uint64_t unpooled_bytes_max = 0;
   std::optional<int32_t> producer_shard_dim;  // absent: replicated, rank 0 publishes
   std::optional<int32_t> consumer_shard_dim;  // absent: every rank reads all
+  TokenCuts tokens;                           // shard_dims do not apply to videos in token layout
   Transport transport = Transport::kShm;
   std::string transport_reason;
 };
@@ -119,6 +160,7 @@ struct Deadlines {
   milliseconds heartbeat_miss{};  // silence after which a worker counts as hung
   milliseconds shutdown_grace{};
   milliseconds channel_progress{};
+  milliseconds collective{};
   milliseconds encode{};  // from a job's last frame to its finished file
 };
 
@@ -182,13 +224,17 @@ struct Topology {
   RestartSpec restart;
   LogSpec log;
   TraceSpec trace;
-  std::vector<GroupSpec> groups;
-  std::vector<EdgeSpec> edges;
+  std::vector<GroupSpec> groups;  // as in the file, replicas one after the other
+  std::vector<EdgeSpec> edges;    // by link
+  std::vector<StageSpec> stages;  // in the order in which a job passes them; the last one emits the frames
+  std::vector<LinkSpec> links;    // as in the file
   JobDefaults defaults;
   Limits limits;
-  std::vector<size_t> order;  // indexes of groups so that every edge goes forward
-  size_t sink = 0;            // the group that emits frames; last of `order`
 
+  const StageSpec& stageOf(size_t group) const { return stages[groups[group].place]; }
+  bool emitsFrames(size_t group) const { return groups[group].place + 1 == stages.size(); }
+  // The edge of this link between two groups of its stages.
+  size_t edgeBetween(size_t link, size_t from, size_t to) const;
   // How long a stage of this group may make no progress, where a job does not say.
   milliseconds stallOf(size_t group) const { return groups[group].stall.value_or(deadlines.stall); }
 };

@@ -43,6 +43,9 @@ JobMetrics::JobMetrics(Registry& registry)
       publish(registry.histograms("latentd_stage_publish_seconds",
                                   "Time to stage a stage's outputs into slots, waits for free ones included.",
                                   handoffBuckets(), "stage")),
+      stage_commands(registry.counters("latentd_stage_commands_total",
+                                       "Jobs sent to a group of the stage: to which of its replicas.", "stage",
+                                       "group")),
       stage_failures(registry.counters("latentd_stage_failures_total", "Stage runs that failed, by status code.",
                                        "stage", "reason")),
       denoise_step(
@@ -68,7 +71,9 @@ void JobMetrics::expect(const std::vector<std::string>& stages) {
 }
 
 EdgeMetrics::EdgeMetrics(Registry& registry)
-    : info(registry.gauges("latentd_edge_info", "1; how the edge carries tensors.", "edge", "transport")),
+    : info(registry.gauges("latentd_edge_info",
+                           "Channels of the edge by what carries their tensors: 1, or one for each pair of replicas.",
+                           "edge", "transport")),
       bytes(registry.counters("latentd_edge_bytes_total", "Tensor bytes handed off.", "edge")),
       handoffs(registry.counters("latentd_handoffs_total", "Artifacts acknowledged by every consumer rank.", "edge")),
       handoff(registry.histograms("latentd_handoff_seconds",
@@ -76,7 +81,7 @@ EdgeMetrics::EdgeMetrics(Registry& registry)
                                   handoffBuckets(), "edge")),
       slot_wait(registry.histograms("latentd_slot_wait_seconds", "Time a producer waited for a free slot.",
                                     handoffBuckets(), "edge")),
-      slots(registry.gauges("latentd_slots", "Slots of one profile.", "edge")),
+      slots(registry.gauges("latentd_slots", "Slots of one profile, of all channels of the edge.", "edge")),
       slots_in_use(registry.gauges("latentd_slots_in_use", "Slots published and not yet acknowledged.", "edge")),
       slots_discarded(registry.counters("latentd_slots_discarded_total",
                                         "Artifacts acknowledged without being copied, by reason.", "edge", "reason")),
@@ -108,13 +113,23 @@ WorkerMetrics::WorkerMetrics(Registry& registry)
                           "memory) and, of these, pools (slots of edges); on a GPU: allocated (tensors), reserved (by "
                           "the allocator, tensors included) and pools, beside it.",
                           "device", "kind")),
+      mesh_operations(registry.counters("latentd_mesh_operations_total",
+                                        "Operations between the ranks of a group that a rank has begun.", "group",
+                                        "rank")),
+      mesh_bytes(registry.counters("latentd_mesh_bytes_total", "Bytes that a rank has given to others of its group.",
+                                   "group", "rank")),
       model_load(registry.gauges("latentd_model_load_seconds", "Last load of a group's model, slowest rank.", "group")),
       warm_up(registry.gauges("latentd_warm_up_seconds", "Last warm-up of a group, slowest rank.", "group")),
       model_weights(registry.gauges("latentd_model_weight_bytes", "Weights held by a group, all ranks.", "group")) {}
 
 void WorkerMetrics::expect(const std::string& group, uint32_t ranks) {
-  for (uint32_t rank = 0; rank < ranks; ++rank)
-    up.with(group, std::to_string(rank));
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    const std::string label = std::to_string(rank);
+    up.with(group, label);
+    if (ranks == 1) continue;
+    mesh_operations.with(group, label);
+    mesh_bytes.with(group, label);
+  }
   for (const char* reason : {"exit", "signal", "heartbeat", "deadline", "load", "channel", "recycle"})
     restarts.with(group, reason);
 }
@@ -144,8 +159,8 @@ ApiMetrics::ApiMetrics(Registry& registry)
       watch_skipped(registry.counter("latentd_watch_updates_skipped_total",
                                      "Progress updates superseded before a slow reader took them.")),
       download_bytes(registry.counter("latentd_download_bytes_total", "Result bytes sent to clients.")) {
-  for (const char* method :
-       {"Submit", "Get", "List", "Cancel", "Delete", "GetTopology", "GetEdges", "Drain", "GetVersion"}) {
+  for (const char* method : {"Submit", "Get", "List", "Cancel", "Delete", "GetTopology", "GetEdges", "GetFlightRecords",
+                             "Drain", "GetVersion"}) {
     requests.with(method, "OK");
     duration.with(method);
   }

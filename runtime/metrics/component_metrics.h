@@ -30,17 +30,18 @@ struct JobMetrics {
   Histograms<1> stage;         // stage_seconds{stage}: inside the stage's method
   Histograms<1> input_wait;    // stage_input_wait_seconds{stage}: until the inputs were there and copied
   Histograms<1> publish;       // stage_publish_seconds{stage}: staging outputs into slots
+  Counters<2> stage_commands;  // stage_commands_total{stage,group}: one a job and stage; group is the replica
   Counters<2> stage_failures;  // stage_failures_total{stage,reason}: reason is the status code's name
   Histogram& denoise_step;     // denoise_step_seconds
   Histograms<1> cancel;        // cancel_seconds{stage}: request until everything of the job was released
 };
 
-// The data plane as the supervisor sees it, by edge.
+// The data plane as the supervisor sees it, by edge of the topology: with replicas, all its channels together.
 struct EdgeMetrics {
   explicit EdgeMetrics(Registry& registry);
   void expect(const std::vector<std::string>& edges);
 
-  Gauges<2> info;               // edge_info{edge,transport}: 1
+  Gauges<2> info;               // edge_info{edge,transport}: its channels of this transport
   Counters<1> bytes;            // edge_bytes_total{edge}
   Counters<1> handoffs;         // handoffs_total{edge}
   Histograms<1> handoff;        // handoff_seconds{edge}: publication to the last acknowledgement
@@ -59,12 +60,14 @@ struct WorkerMetrics {
 
   Gauges<2> up;  // worker_up{group,rank}: 1 from ready until lost
   // reason: exit, signal, heartbeat, deadline, load, channel (none opens or retires), recycle (asked for, or deaf)
-  Counters<2> restarts;       // worker_restarts_total{group,reason}
-  Gauges<2> resident_memory;  // worker_resident_memory_bytes{group,rank}
-  Gauges<2> device_memory;    // device_memory_bytes{device,kind}: of all workers; kinds as in proto/worker.proto
-  Gauges<1> model_load;       // model_load_seconds{group}: of the last start, the slowest rank's
-  Gauges<1> warm_up;          // warm_up_seconds{group}
-  Gauges<1> model_weights;    // model_weight_bytes{group}
+  Counters<2> restarts;         // worker_restarts_total{group,reason}
+  Gauges<2> resident_memory;    // worker_resident_memory_bytes{group,rank}
+  Gauges<2> device_memory;      // device_memory_bytes{device,kind}: of all workers; kinds as in proto/worker.proto
+  Counters<2> mesh_operations;  // mesh_operations_total{group,rank}: between ranks; groups of several ranks only
+  Counters<2> mesh_bytes;       // mesh_bytes_total{group,rank}: given to other ranks
+  Gauges<1> model_load;         // model_load_seconds{group}: of the last start, the slowest rank's
+  Gauges<1> warm_up;            // warm_up_seconds{group}
+  Gauges<1> model_weights;      // model_weight_bytes{group}
 };
 
 // The way out: encoders, raw writers, spool.

@@ -88,6 +88,8 @@ wire::ChannelSpec ChannelPlan::channelSpec(EdgeIndex edge) const {
   channel.set_consumer_ranks(topology_.groups[spec.to].ranks());
   if (spec.producer_shard_dim) channel.set_producer_shard_dim(*spec.producer_shard_dim);
   if (spec.consumer_shard_dim) channel.set_consumer_shard_dim(*spec.consumer_shard_dim);
+  channel.set_producer_tokens(static_cast<wire::TokenCut>(spec.tokens.producer));
+  channel.set_consumer_tokens(static_cast<wire::TokenCut>(spec.tokens.consumer));
   channel.set_transport(std::string(config::toString(spec.transport)));
   channel.set_slots(spec.slots);
   channel.set_profiles_max(spec.profiles_max);

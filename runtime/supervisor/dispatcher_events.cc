@@ -15,8 +15,8 @@ namespace wire = internal::v1;
 
 StageRun* Dispatcher::openStage(JobRun* run, WorkerId worker) {
   if (run == nullptr) return nullptr;
-  StageRun& stage = run->stages[worker.group.value];
-  if (stage.state != StageRun::State::kDispatched) return nullptr;
+  StageRun& stage = stageOf(*run, worker.group);
+  if (stage.group != worker.group || stage.state != StageRun::State::kDispatched) return nullptr;
   if (worker.rank.value >= stage.answered.size() || stage.answered[worker.rank.value]) return nullptr;
   return &stage;
 }
@@ -28,7 +28,7 @@ void Dispatcher::onStarted(WorkerId worker, const wire::StageStarted& event) {
   stage->moved = clock_.now();
   if (std::exchange(stage->started, true) || run->outcome) return;
   host_.onStageStarted(run->spec.id, worker.group);
-  if (!lanes_[worker.group.value].inputs.empty()) return;
+  if (!shapes_[lanes_[worker.group.value].place].inputs.empty()) return;
   stage->computes = true;
   host_.onStageComputes(run->spec.id, worker.group);
 }
@@ -38,14 +38,12 @@ void Dispatcher::onInputsConsumed(WorkerId worker, const wire::InputsConsumed& e
   StageRun* stage = openStage(run, worker);
   if (stage == nullptr) return;
   stage->moved = clock_.now();
-  for (const EdgeIndex edge : lanes_[worker.group.value].inputs) {
-    const std::optional<PromisedArtifact>& artifact = run->promises[edge.value];
+  for (const size_t link : shapes_[lanes_[worker.group.value].place].inputs) {
+    const PromisedArtifact& artifact = *run->promises[link];
     const bool named = std::any_of(event.refs().begin(), event.refs().end(), [&](const wire::ArtifactRef& ref) {
-      return ref.channel_id() == artifact->channel.value && ref.sequence() == artifact->sequence.value;
+      return ref.channel_id() == artifact.channel.value && ref.sequence() == artifact.sequence.value;
     });
-    if (named && ledgers_[edge.value].channel() == artifact->channel) {
-      ledgers_[edge.value].settle(artifact->sequence, worker.rank);
-    }
+    if (named) settle(artifact, worker.rank);
   }
   if (std::exchange(stage->computes, true) || run->outcome) return;
   host_.onStageComputes(run->spec.id, worker.group);
@@ -79,43 +77,46 @@ void Dispatcher::onFailed(WorkerId worker, const wire::StageFailed& event) {
                                    fmt::format("stage {} ({}), rank {}, step {}: {}", group.name, group.stage,
                                                worker.rank.value, event.step(), event.status().message()));
   const bool recycle = event.recycle();
+  const bool of_peer = event.of_peer();
   if (!run->outcome) stage->failure = status;
   // A worker that says CANCELLED unasked has failed: nobody wanted the job cancelled.
   const bool unasked = !run->outcome && absl::IsCancelled(status);
-  failAt(*run, places_[worker.group.value],
-         unasked ? makeStatus(absl::StatusCode::kInternal, messageOf(status)) : status);
+  failAt(*run, lanes_[worker.group.value].place,
+         unasked ? makeStatus(absl::StatusCode::kInternal, messageOf(status)) : status, of_peer);
   answer(*run, worker, status, {});
-  if (recycle) giveUp(worker.group, status);
+  if (!recycle) return;
+  if (of_peer) return host_.onGroupSuspect(worker.group, status);
+  giveUp(worker.group, status);
 }
 
 void Dispatcher::answer(JobRun& run, WorkerId worker, const Status& status, const wire::StageTimings& timings) {
-  StageRun& stage = run.stages[worker.group.value];
+  StageRun& stage = stageOf(run, worker.group);
   stage.answered[worker.rank.value] = true;
   stage.moved = clock_.now();
   if (!status.ok() && stage.failure.ok()) stage.failure = status;
   if (timings.compute_seconds() >= stage.timings.compute_seconds()) stage.timings = timings;
   // The answer means that this rank holds no input any more, however the command ended.
-  for (const EdgeIndex edge : lanes_[worker.group.value].inputs) {
-    const std::optional<PromisedArtifact>& artifact = run.promises[edge.value];
-    if (ledgers_[edge.value].channel() == artifact->channel) {
-      ledgers_[edge.value].settle(artifact->sequence, worker.rank);
-    }
-  }
+  for (const size_t link : shapes_[lanes_[worker.group.value].place].inputs)
+    settle(*run.promises[link], worker.rank);
   if (--stage.ranks_left == 0) stageEnded(run, worker.group);
   maybeRelease(run);
 }
 
+void Dispatcher::settle(const PromisedArtifact& artifact, Rank rank) {
+  EdgeLedger& ledger = ledgers_[artifact.edge.value];
+  if (ledger.channel() == artifact.channel) ledger.settle(artifact.sequence, rank);
+}
+
 void Dispatcher::stageEnded(JobRun& run, GroupIndex group) {
-  StageRun& stage = run.stages[group.value];
+  StageRun& stage = stageOf(run, group);
   stage.state = StageRun::State::kEnded;
   leaveLane(run, group);
   if (stage.failure.ok()) host_.onStageDone(run.spec.id, group, stage.timings);
   if (run.outcome) return reportIfCertain(run);
   // Its consumers have their data from now on: their stall timers begin.
-  for (const EdgeIndex edge : lanes_[group.value].outputs) {
-    run.stages[topology_.edges[edge.value].to].moved = clock_.now();
-  }
-  if (group.value == topology_.sink) run.output->finish();
+  for (const size_t link : shapes_[lanes_[group.value].place].outputs)
+    run.stages[topology_.links[link].to].moved = clock_.now();
+  if (topology_.emitsFrames(group.value)) run.output->finish();
   maybeSucceed(run);
 }
 
@@ -132,10 +133,10 @@ void Dispatcher::onDiscarded(WorkerId worker, const wire::RefsDiscarded& event) 
   const auto found = discards_.find(event.request_id());
   if (found == discards_.end()) return;
   const Discard discard = found->second;
-  if (discard.rank != worker.rank || topology_.edges[discard.edge.value].to != worker.group.value) return;
+  if (discard.rank != worker.rank || discard.reader != worker.group) return;
   discards_.erase(found);
   // Edges that closed meanwhile took their discards along.
-  ledgers_[discard.edge.value].settle(discard.artifact.sequence, discard.rank);
+  settle(discard.artifact, discard.rank);
   if (JobRun* run = find(discard.job)) maybeRelease(*run);
 }
 
@@ -149,7 +150,7 @@ void Dispatcher::onOutputDone(const JobId& job, StatusOr<media::OutputResult> re
                                         result->frames, run->spec.parameters.frames()));
   }
   if (!result.ok()) {
-    failAt(*run, lanes_.size(), result.status());
+    failAt(*run, run->stages.size(), result.status());
   } else {
     run->result = *std::move(result);
     maybeSucceed(*run);
@@ -164,9 +165,10 @@ void Dispatcher::onOutputDone(const JobId& job, StatusOr<media::OutputResult> re
 std::optional<Clock::TimePoint> Dispatcher::headDeadline(const Lane& lane, GroupIndex group) const {
   if (lane.in_flight.empty()) return std::nullopt;
   const JobRun& run = *lane.in_flight.front();
-  const StageRun& stage = run.stages[group.value];
-  const bool inputs_exist = std::all_of(lane.inputs.begin(), lane.inputs.end(), [&](EdgeIndex edge) {
-    return run.stages[topology_.edges[edge.value].from].state == StageRun::State::kEnded;
+  const StageRun& stage = run.stages[lane.place];
+  const std::vector<size_t>& inputs = shapes_[lane.place].inputs;
+  const bool inputs_exist = std::all_of(inputs.begin(), inputs.end(), [&](size_t link) {
+    return run.stages[topology_.links[link].from].state == StageRun::State::kEnded;
   });
   if (!inputs_exist && !stage.cancel_sent) return std::nullopt;
   return std::max(lane.head_since, stage.moved) + (run.outcome ? endLimit(run, group) : stallOf(run, group));
@@ -204,7 +206,7 @@ void Dispatcher::onTimer() {
   std::vector<GroupIndex> deaf;
   for (auto& [request, discard] : discards_) {
     if (discard.deadline > now) continue;
-    deaf.push_back(GroupIndex(static_cast<uint32_t>(topology_.edges[discard.edge.value].to)));
+    deaf.push_back(discard.reader);
     discard.deadline = Clock::TimePoint::max();  // told once
   }
   for (const GroupIndex group : deaf) {
@@ -230,7 +232,7 @@ void Dispatcher::reportDue(Clock::TimePoint now) {
 
 void Dispatcher::headOverdue(GroupIndex group) {
   JobRun& run = *lanes_[group.value].in_flight.front();
-  StageRun& stage = run.stages[group.value];
+  StageRun& stage = stageOf(run, group);
   const auto seconds = [](std::chrono::duration<double> limit) { return fmt::format("{:g} s", limit.count()); };
   if (!run.outcome) {
     lanes_[group.value].stalled = true;

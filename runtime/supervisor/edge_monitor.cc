@@ -5,13 +5,22 @@ namespace latentd::supervisor {
 EdgeMonitor::EdgeMonitor(const config::Topology& topology, metrics::EdgeMetrics& metrics)
     : topology_(topology), metrics_(metrics), edges_(topology.edges.size()) {
   for (const config::EdgeSpec& spec : topology.edges) {
-    metrics_.slots.with(spec.name).Set(spec.slots);
-    metrics_.slots_in_use.with(spec.name).Set(0);
+    metrics_.slots.with(nameOf(spec)).Increment(spec.slots);
+    metrics_.slots_in_use.with(nameOf(spec)).Set(0);
   }
 }
 
+const std::string& EdgeMonitor::nameOf(const config::EdgeSpec& spec) const { return topology_.links[spec.link].name; }
+
+void EdgeMonitor::setSlotsInUse(const config::EdgeSpec& spec) {
+  uint32_t sum = 0;
+  for (size_t index = 0; index < edges_.size(); ++index)
+    sum += topology_.edges[index].link == spec.link ? edges_[index].inUse() : 0;
+  metrics_.slots_in_use.with(nameOf(spec)).Set(sum);
+}
+
 void EdgeMonitor::onTransfer(EdgeIndex edge, const internal::v1::TransferDone& transfer) {
-  const std::string& name = topology_.edges[edge.value].name;
+  const std::string& name = nameOf(topology_.edges[edge.value]);
   ++edges_[edge.value].handoffs;
   edges_[edge.value].bytes += transfer.bytes();
   metrics_.handoffs.with(name).Increment();
@@ -26,19 +35,20 @@ void EdgeMonitor::onStats(EdgeIndex edge, WorkerId worker, const internal::v1::E
   Edge& state = edges_[edge.value];
   if (worker.group.value == spec.from) {
     state.slots_in_use[worker] = stats.slots_in_use();
-    metrics_.slots_in_use.with(spec.name).Set(state.inUse());
+    setSlotsInUse(spec);
   }
   Totals& before = state.totals[worker];
   if (before.channel != stats.channel_id()) before = Totals{.channel = stats.channel_id()};
   // A total that shrinks is a worker's bug; it must not make a counter go back.
   if (stats.stale_dropped() > before.stale_dropped) {
-    metrics_.stale_dropped.with(spec.name).Increment(static_cast<double>(stats.stale_dropped() - before.stale_dropped));
+    metrics_.stale_dropped.with(nameOf(spec))
+        .Increment(static_cast<double>(stats.stale_dropped() - before.stale_dropped));
     before.stale_dropped = stats.stale_dropped();
   }
   for (const auto& [reason, total] : stats.discarded()) {
     uint64_t& counted = before.discarded[reason];
     if (total <= counted) continue;
-    metrics_.slots_discarded.with(spec.name, reason).Increment(static_cast<double>(total - counted));
+    metrics_.slots_discarded.with(nameOf(spec), reason).Increment(static_cast<double>(total - counted));
     counted = total;
   }
 }
@@ -46,7 +56,7 @@ void EdgeMonitor::onStats(EdgeIndex edge, WorkerId worker, const internal::v1::E
 void EdgeMonitor::onClosed(EdgeIndex edge) {
   edges_[edge.value].slots_in_use.clear();
   edges_[edge.value].totals.clear();
-  metrics_.slots_in_use.with(topology_.edges[edge.value].name).Set(0);
+  setSlotsInUse(topology_.edges[edge.value]);
 }
 
 uint32_t EdgeMonitor::Edge::inUse() const {

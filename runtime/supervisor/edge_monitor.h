@@ -14,7 +14,8 @@
 
 namespace latentd::supervisor {
 
-// Figures of the edges, from what workers report: hand-offs one by one, the rest as running totals of each channel.
+// Figures of the edges, from what workers report: hand-offs one by one, the rest as running totals of each channel. Of
+// replicas' edges the metrics have the sums, so that their number does not grow with the square of the replicas.
 // Owner: Supervisor. Thread: the supervisor's loop.
 class EdgeMonitor {
  public:
@@ -40,6 +41,10 @@ class EdgeMonitor {
     std::map<WorkerId, Totals> totals;
     uint32_t inUse() const;
   };
+
+  // Of the edge in the topology file.
+  const std::string& nameOf(const config::EdgeSpec& spec) const;
+  void setSlotsInUse(const config::EdgeSpec& spec);
 
   const config::Topology& topology_;
   metrics::EdgeMetrics& metrics_;

@@ -7,41 +7,29 @@
 
 #include "runtime/base/check.h"
 #include "runtime/supervisor/group_contract.h"
+#include "runtime/supervisor/token_cuts.h"
 
 namespace latentd::supervisor {
 
 namespace wire = internal::v1;
 
-namespace {
-
-// Of a GPU; what a worker holds of the CPU is its resident memory.
-uint64_t deviceBytes(const WorkerRecord& record) {
-  uint64_t bytes = 0;
-  for (const wire::DeviceMemory& memory : record.device_memory) {
-    const bool counted = memory.kind() == "reserved" || memory.kind() == "pools";
-    if (memory.device() != "cpu" && counted) bytes += memory.bytes();
-  }
-  return bytes;
-}
-
-}  // namespace
-
 Fleet::Fleet(const config::Topology& topology, const Clock& clock, metrics::WorkerMetrics& metrics, FleetHost& host,
-             std::string socket_dir)
+             std::string runtime_dir)
     : topology_(topology),
       clock_(clock),
       metrics_(metrics),
       host_(host),
       log_(getLogger("fleet")),
       health_(clock, topology.deadlines.heartbeat_miss),
-      plan_(topology, clock, *this, *this, std::move(socket_dir)) {}
+      runtime_dir_(std::move(runtime_dir)),
+      plan_(topology, clock, *this, *this, runtime_dir_) {}
 
 void Fleet::connect(ControlLink& link, WorkerLauncher& launcher) {
   link_ = &link;
   launcher_ = &launcher;
   for (uint32_t index = 0; index < topology_.groups.size(); ++index) {
     groups_.push_back(std::make_unique<Group>(
-        GroupIndex(index), Group::Deps{topology_, clock_, launcher, *this, health_, metrics_, *this}));
+        GroupIndex(index), Group::Deps{topology_, clock_, launcher, *this, health_, metrics_, *this, runtime_dir_}));
   }
 }
 
@@ -54,6 +42,10 @@ void Fleet::start() {
 
 void Fleet::recycle(GroupIndex group, const Status& cause) {
   groups_[group.value]->fail(std::nullopt, cause, "recycle");
+}
+
+void Fleet::suspect(GroupIndex group, const Status& met) {
+  groups_[group.value]->suspect(std::nullopt, met, "recycle");
 }
 
 // ---- commands -------------------------------------------------------------------------------------------------
@@ -135,10 +127,7 @@ void Fleet::route(WorkerId worker, const wire::WorkerEvent& event) {
       onHeartbeat(worker, event.heartbeat());
       return host_.onWorkReport(worker, event);
     case wire::WorkerEvent::kFatal:
-      return group.fail(
-          worker.rank,
-          makeStatus(static_cast<absl::StatusCode>(event.fatal().status().code()), event.fatal().status().message()),
-          "load");
+      return group.onFatal(worker.rank, event.fatal());
     case wire::WorkerEvent::kRegister:
     case wire::WorkerEvent::EVENT_NOT_SET:
       return;
@@ -157,6 +146,7 @@ void Fleet::onHeartbeat(WorkerId worker, const wire::Heartbeat& heartbeat) {
   const config::GroupSpec& spec = groupOf(worker).spec();
   metrics_.resident_memory.with(spec.name, std::to_string(worker.rank.value))
       .Set(static_cast<double>(heartbeat.resident_bytes()));
+  groupOf(worker).onHeartbeat(worker.rank);
   setDeviceMemory();
 }
 
@@ -201,6 +191,7 @@ void Fleet::onGroupFailed(const Group& group, const Status& cause) {
   // Whoever is reaped first need not have failed first.
   if (!was_ready_ && start_failure_.ok()) start_failure_ = cause;
   plan_.groupLost(group.index());
+  serving_.erase(group.index());
   host_.onGroupLost(group.index(), cause);
 }
 
@@ -226,56 +217,30 @@ void Fleet::onChannelFailed(WorkerId worker, const Status& cause) {
 }
 
 void Fleet::announceReadiness() {
-  if (!allReady() || failed_) return;
+  if (failed_) return;
+  if (was_ready_) noteServing();
+  if (!completeness().ok()) return;
   std::vector<const Methods*> methods;
-  for (const auto& group : groups_)
-    methods.push_back(&group->workers().at(Rank(0)).ready.methods());
+  for (const config::StageSpec& stage : topology_.stages)
+    methods.push_back(&groups_[stage.groups.front()]->workers().at(Rank(0)).ready.methods());
   // Only when all stages are loaded are both sides of every edge known.
-  if (const auto missing = findMissingInput(topology_, methods)) {
+  const auto missing = findMissingInput(topology_, methods);
+  if (const Status fits = missing ? missing->status : checkTokenCuts(topology_, methods); !fits.ok()) {
     failed_ = true;
     killAll();
-    host_.onFleetFailed(missing->status);
+    host_.onFleetFailed(fits);
     return;
   }
   was_ready_ = true;
   start_failure_ = absl::OkStatus();
-  for (const auto& group : groups_)
-    group->served();
+  noteServing();
   host_.onFleetReady();
 }
 
-bool Fleet::allReady() const { return readiness().ok(); }
-
-Status Fleet::readiness() const {
+void Fleet::noteServing() {
   for (const auto& group : groups_) {
-    if (group->state() == Group::State::kLoaded) continue;
-    std::string detail;
-    for (uint32_t rank = 0; rank < group->spec().ranks(); ++rank) {
-      const WorkerRecord& worker = group->workers().at(Rank(rank));
-      detail += fmt::format("; rank {} {}", rank, toString(worker.phase));
-      if (worker.progress.fraction() > 0) detail += fmt::format(" {:.0f} %", worker.progress.fraction() * 100);
-    }
-    if (!group->lastFailure().ok()) detail += "; last failure: " + messageOf(group->lastFailure());
-    return absl::UnavailableError(fmt::format("{} is not ready{}", group->spec().name, detail));
+    if (serves(group->index()) && serving_.insert(group->index()).second) group->served();
   }
-  for (uint32_t edge = 0; edge < topology_.edges.size(); ++edge) {
-    if (!plan_.isOpen(EdgeIndex(edge))) {
-      return absl::UnavailableError(fmt::format("edge {} is not open", topology_.edges[edge].name));
-    }
-  }
-  for (const auto& [worker, connection] : connection_of_) {
-    if (health_.fresh(worker)) continue;
-    return absl::UnavailableError(
-        fmt::format("{} rank {} is silent", topology_.groups[worker.group.value].name, worker.rank.value));
-  }
-  return absl::OkStatus();
-}
-
-std::vector<v1::ModelLimits> Fleet::stageLimits() const {
-  std::vector<v1::ModelLimits> limits;
-  for (const size_t index : topology_.order)
-    limits.push_back(groups_[index]->limits());
-  return limits;
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------
@@ -283,31 +248,37 @@ std::vector<v1::ModelLimits> Fleet::stageLimits() const {
 void Fleet::shutDown(std::chrono::milliseconds grace, std::function<void()> done) {
   LATENTD_CHECK(!shutdown_, "one orderly end");
   // Equal shares: no step is known to take longer than another.
-  shutdown_ = Shutdown{std::move(done), grace / static_cast<int64_t>(groups_.size() + 1), {}, 0};
+  shutdown_ = Shutdown{std::move(done), grace / static_cast<int64_t>(topology_.stages.size() + 1), {}, 0};
   shutdown_->step_deadline = clock_.now() + shutdown_->share;
   plan_.retireAll();
   advanceShutdown();
 }
 
-// Step 0 waits for the channels; step k for the group k-th from the end of the pipeline: consumers go first.
+// Step 0 waits for the channels; step k for the stage k-th from the end of the pipeline: consumers go first.
 void Fleet::advanceShutdown() {
+  const auto groupsOf = [this](size_t step) { return topology_.stages[topology_.stages.size() - step].groups; };
   while (shutdown_) {
     const bool overdue = shutdown_->step_deadline <= clock_.now();
     if (shutdown_->step == 0) {
       if (plan_.retiring() && !overdue) return;
     } else {
-      Group& group = *groups_[topology_.order[groups_.size() - shutdown_->step]];
-      if (group.state() != Group::State::kStopped && !overdue) return;
-      group.killAll();
+      const std::vector<size_t> groups = groupsOf(shutdown_->step);
+      const bool stopped = std::all_of(groups.begin(), groups.end(), [this](size_t group) {
+        return groups_[group]->state() == Group::State::kStopped;
+      });
+      if (!stopped && !overdue) return;
+      for (const size_t group : groups)
+        groups_[group]->killAll();
     }
-    if (shutdown_->step == groups_.size()) {
+    if (shutdown_->step == topology_.stages.size()) {
       // Nothing is left to be tried: what was killed is awaited.
       if (overdue) shutdown_->step_deadline = Clock::TimePoint::max();
       break;
     }
     ++shutdown_->step;
     shutdown_->step_deadline = clock_.now() + shutdown_->share;
-    groups_[topology_.order[groups_.size() - shutdown_->step]]->shutDown(shutdown_->share);
+    for (const size_t group : groupsOf(shutdown_->step))
+      groups_[group]->shutDown(shutdown_->share);
   }
   if (!shutdown_ || !allStopped()) return;
   const std::function<void()> done = std::move(shutdown_->done);
@@ -325,38 +296,13 @@ void Fleet::killAll() {
     group->killAll();
 }
 
-// ---- views and time -------------------------------------------------------------------------------------------
-
-void Fleet::fill(v1::Topology& topology, const std::function<bool(GroupIndex)>& is_busy) const {
-  for (const auto& group : groups_) {
-    v1::Group& proto = *topology.add_groups();
-    proto.set_name(group->spec().name);
-    proto.set_stage(group->spec().stage);
-    proto.set_epoch(group->epoch().value);
-    proto.set_threads(group->spec().threads);
-    proto.set_restarts(group->restarts());
-    if (!group->lastFailure().ok()) {
-      proto.mutable_last_failure()->set_code(static_cast<int32_t>(group->lastFailure().code()));
-      proto.mutable_last_failure()->set_message(messageOf(group->lastFailure()));
-    }
-    for (uint32_t rank = 0; rank < group->spec().ranks(); ++rank) {
-      const WorkerRecord& record = group->workers().at(Rank(rank));
-      v1::Worker& worker = *proto.add_workers();
-      worker.set_rank(rank);
-      worker.set_pid(launcher_->pid({group->index(), Rank(rank)}));
-      worker.set_device(config::toString(group->spec().devices[rank]));
-      worker.set_state(toProto(record.phase, is_busy(group->index())));
-      worker.set_memory_bytes(record.resident_bytes);
-      worker.set_device_memory_bytes(deviceBytes(record));
-    }
-  }
-}
+// ---- time -----------------------------------------------------------------------------------------------------
 
 Clock::TimePoint Fleet::nextDeadline() const {
   Clock::TimePoint next = std::min(health_.nextDeadline(), plan_.nextDeadline());
   if (shutdown_) return std::min(next, shutdown_->step_deadline);
   for (const auto& group : groups_)
-    next = std::min(next, group->nextStart());
+    next = std::min(next, group->nextDeadline());
   return next;
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -54,7 +55,7 @@ class Fleet final : public CommandSink,
                     public ChannelObserver {
  public:
   Fleet(const config::Topology& topology, const Clock& clock, metrics::WorkerMetrics& metrics, FleetHost& host,
-        std::string socket_dir);
+        std::string runtime_dir);
   // Before start(): the three need each other.
   void connect(ControlLink& link, WorkerLauncher& launcher);
 
@@ -62,17 +63,22 @@ class Fleet final : public CommandSink,
   void start();
   // The group is to be replaced: a worker asked for it, or does not obey.
   void recycle(GroupIndex group, const Status& cause);
+  // The same once it is known that nothing else of the group was the cause: a rank met something of another.
+  void suspect(GroupIndex group, const Status& met);
   bool allReady() const;
-  // What is not ready, for /readyz and for the one who waits.
+  // What is not ready, for /readyz and for the one who waits. The first time every group must be; later one of each
+  // stage's replicas is enough.
   Status readiness() const;
   std::vector<v1::ModelLimits> stageLimits() const;  // in pipeline order; once all are ready
 
-  // Retires all channels, then ends the groups one by one, consumers before producers, each within its share of grace;
-  // `done` is called once when no process is left.
+  // Retires all channels, then ends the groups stage by stage, consumers before producers, each within its share of
+  // grace; `done` is called once when no process is left.
   void shutDown(std::chrono::milliseconds grace, std::function<void()> done);
   void killAll();
 
   void fill(v1::Topology& topology, const std::function<bool(GroupIndex)>& is_busy) const;
+  // NOT_FOUND for a name that is none, FAILED_PRECONDITION for a group of one rank; empty: every group of several.
+  StatusOr<v1::FlightRecords> flightRecords(const std::string& group) const;
   std::optional<EdgeIndex> edgeOf(ChannelId channel) const { return plan_.edgeOf(channel); }
 
   Clock::TimePoint nextDeadline() const;
@@ -106,7 +112,7 @@ class Fleet final : public CommandSink,
     std::function<void()> done;
     std::chrono::milliseconds share{};  // of grace, for each step
     Clock::TimePoint step_deadline;
-    size_t step = 0;  // 0: channels retire; then one group a step
+    size_t step = 0;  // 0: channels retire; then one stage a step
   };
 
   Group& groupOf(WorkerId worker) { return *groups_[worker.group.value]; }
@@ -116,6 +122,12 @@ class Fleet final : public CommandSink,
   // Sums of what the workers hold now.
   void setDeviceMemory();
   void announceReadiness();
+  // Every group is loaded and heard of, and every edge open.
+  Status completeness() const;
+  Status groupReadiness(GroupIndex group) const;
+  // It is loaded, and its edges to whoever else is are open.
+  bool serves(GroupIndex group) const;
+  void noteServing();
   void advanceShutdown();
   bool allStopped() const;
 
@@ -127,12 +139,14 @@ class Fleet final : public CommandSink,
   ControlLink* link_ = nullptr;
   WorkerLauncher* launcher_ = nullptr;
   HealthMonitor health_;
+  const std::string runtime_dir_;
   ChannelPlan plan_;
   std::vector<std::unique_ptr<Group>> groups_;  // by group index
   std::unordered_map<ConnectionId, Connection> connections_;
   std::map<WorkerId, ConnectionId> connection_of_;
   std::map<std::pair<std::string, std::string>, uint64_t> device_memory_;  // by device and kind, as exposed
   std::optional<Shutdown> shutdown_;
+  std::set<GroupIndex> serving_;
   bool failed_ = false;
   bool was_ready_ = false;
   Status start_failure_;  // the first one, until all have been ready

@@ -6,8 +6,9 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "runtime/base/step_gate.h"
+#include "runtime/base/nanoseconds.h"
 #include "runtime/config/value.h"
+#include "runtime/supervisor/flight_report.h"
 #include "runtime/supervisor/group_contract.h"
 #include "runtime/supervisor/limits.h"
 
@@ -39,16 +40,17 @@ void Group::start() {
   launchAll();
 }
 
-Status Group::makeStepGate() {
-  step_gate_.reset();
+Status Group::makeShared() {
+  shared_.reset();
   if (spec().ranks() == 1) return absl::OkStatus();
-  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, StepGate::createRegion());
-  step_gate_ = std::move(region);
+  counted_.assign(spec().ranks(), {});
+  LATENTD_ASSIGN_OR_RETURN(shared_, RankShared::make(spec().ranks(), fmt::format("{}/ranks-{}-{}", deps_.runtime_dir,
+                                                                                 index_.value, epoch_.value)));
   return absl::OkStatus();
 }
 
 void Group::launchAll() {
-  if (const Status made = makeStepGate(); !made.ok()) return fail(std::nullopt, made, "load");
+  if (const Status made = makeShared(); !made.ok()) return fail(std::nullopt, made, "load");
   for (uint32_t index = 0; index < spec().ranks(); ++index) {
     const WorkerId worker{index_, Rank(index)};
     if (const Status launched = deps_.launcher.launch(worker, epoch_); !launched.ok()) {
@@ -62,6 +64,7 @@ void Group::launchAll() {
 
 void Group::fail(std::optional<Rank> rank, const Status& cause, const std::string& reason) {
   if (state_ != State::kStarting && state_ != State::kLoaded) return;
+  suspicion_.reset();
   const std::string_view phase = rank ? toString(workers_.at(*rank).phase) : "";
   const bool starting = rank && state_ == State::kStarting && workers_.at(*rank).phase != WorkerPhase::kAbsent;
   last_failure_ = annotate(cause, (rank ? nameOf(*rank) : spec().name) + (starting ? fmt::format(", {}", phase) : ""));
@@ -75,15 +78,36 @@ void Group::fail(std::optional<Rank> rank, const Status& cause, const std::strin
     const WorkerId worker{index_, Rank(index)};
     deps_.health.forget(worker);
     deps_.metrics.up.with(spec().name, std::to_string(index)).Set(0);
+    countOperations(Rank(index));
     if (workers_.at(Rank(index)).phase == WorkerPhase::kAbsent) continue;
     workers_.enter(Rank(index), WorkerPhase::kKilled);
     deps_.launcher.kill(worker);
   }
+  logRecords();
   deps_.observer.onGroupFailed(*this, last_failure_);
   if (workers_.all(WorkerPhase::kAbsent)) allReaped();
 }
 
+void Group::suspect(std::optional<Rank> rank, const Status& met, const std::string& reason) {
+  if (state_ != State::kStarting && state_ != State::kLoaded) return;
+  if (!suspicion_) suspicion_ = Suspicion{rank, met, reason, deps_.clock.now() + kSuspicionTimeout, {}};
+}
+
+void Group::confirmSuspicion() {
+  const Suspicion confirmed = *std::exchange(suspicion_, std::nullopt);
+  fail(confirmed.rank, confirmed.met, confirmed.reason);
+}
+
+void Group::logRecords() const {
+  const auto idle = [](const FlightRecorder::Totals& totals) { return totals.operations == 0; };
+  if (shared_ == nullptr || std::all_of(counted_.begin(), counted_.end(), idle)) return;
+  const int64_t now = toNanoseconds(deps_.clock.now());
+  for (const std::string& line : reportLines(shared_->recorder(), kOperationsLogged, now))
+    log_->error("{}: {}", spec().name, line);
+}
+
 void Group::allReaped() {
+  if (shared_ != nullptr) shared_->removeFiles();
   if (state_ == State::kStopping) {
     state_ = State::kStopped;
     return;
@@ -99,7 +123,13 @@ void Group::allReaped() {
   deps_.observer.onGroupGivenUp(*this, last_failure_);
 }
 
+Clock::TimePoint Group::nextDeadline() const {
+  if (suspicion_) return suspicion_->until;
+  return state_ == State::kBackingOff ? *next_start_ : Clock::TimePoint::max();
+}
+
 void Group::onTimer() {
+  if (suspicion_ && suspicion_->until <= deps_.clock.now()) confirmSuspicion();
   if (state_ == State::kBackingOff && *next_start_ <= deps_.clock.now()) start();
 }
 
@@ -146,7 +176,7 @@ void Group::killAll() {
 wire::WorkerCommand Group::loadCommand(Rank rank) const {
   wire::WorkerCommand command;
   *command.mutable_load() = loadOf(deps_.topology, index_, rank);
-  command.mutable_load()->set_step_gate_id(step_gate_ ? kStepGateId : 0);
+  if (shared_ != nullptr) shared_->fill(*command.mutable_load());
   command.mutable_load()->set_trace_spans_max(deps_.topology.trace.spans_max);
   return command;
 }
@@ -157,9 +187,8 @@ void Group::onRegistered(Rank rank) {
   workers_.enter(rank, WorkerPhase::kLoading);
   deps_.health.expect(worker, "loading (deadlines.load)", deps_.topology.deadlines.load);
   deps_.health.heartbeat(worker);
-  if (step_gate_) {
-    const Status sent = deps_.sink.sendDescriptor(worker, kStepGateId, step_gate_->fd());
-    if (!sent.ok()) return fail(rank, annotate(sent, "its step gate"), "load");
+  if (shared_ != nullptr) {
+    if (const Status sent = shared_->handTo(worker, deps_.sink); !sent.ok()) return fail(rank, sent, "load");
   }
   deps_.sink.send(worker, loadCommand(rank));
 }
@@ -215,6 +244,25 @@ void Group::setLoadMetrics() {
              weights);
 }
 
+void Group::onFatal(Rank rank, const wire::Fatal& fatal) {
+  const Status status = makeStatus(static_cast<absl::StatusCode>(fatal.status().code()), fatal.status().message());
+  if (!fatal.of_peer()) return fail(rank, status, "load");
+  suspect(rank, status, "load");
+  if (suspicion_) suspicion_->ending.insert(rank);
+}
+
+void Group::countOperations(Rank rank) {
+  if (shared_ == nullptr) return;
+  FlightRecorder::Totals& counted = counted_[rank.value];
+  const FlightRecorder::Totals now = shared_->recorder().totals(rank);
+  if (now.operations < counted.operations || now.bytes_sent < counted.bytes_sent) return;  // it wrote what it must not
+  const std::string label = std::to_string(rank.value);
+  deps_.metrics.mesh_operations.with(spec().name, label)
+      .Increment(static_cast<double>(now.operations - counted.operations));
+  deps_.metrics.mesh_bytes.with(spec().name, label).Increment(static_cast<double>(now.bytes_sent - counted.bytes_sent));
+  counted = now;
+}
+
 std::string Group::describeDeath(WorkerPhase phase, const ExitStatus& status,
                                  const std::vector<std::string>& last_lines) const {
   const std::string work = state_ == State::kLoaded ? deps_.observer.workOf(*this) : "";
@@ -234,6 +282,10 @@ void Group::onExit(Rank rank, const ExitStatus& status, const std::vector<std::s
   const WorkerPhase phase = workers_.at(rank).phase;
   workers_.enter(rank, WorkerPhase::kAbsent);
   deps_.health.forget({index_, rank});
+  if (suspicion_ && suspicion_->ending.count(rank) != 0 && !status.signaled) {
+    if (workers_.all(WorkerPhase::kAbsent)) confirmSuspicion();
+    return;
+  }
   if (state_ == State::kStarting || state_ == State::kLoaded) {
     fail(rank, absl::UnavailableError(describeDeath(phase, status, last_lines)), status.signaled ? "signal" : "exit");
     return;

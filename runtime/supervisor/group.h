@@ -1,20 +1,23 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "proto/api.pb.h"
 #include "proto/worker.pb.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/flight_recorder.h"
 #include "runtime/base/log.h"
-#include "runtime/base/shm_region.h"
 #include "runtime/base/status.h"
 #include "runtime/config/topology.h"
 #include "runtime/metrics/component_metrics.h"
 #include "runtime/supervisor/command_sink.h"
 #include "runtime/supervisor/health_monitor.h"
+#include "runtime/supervisor/rank_shared.h"
 #include "runtime/supervisor/restart_policy.h"
 #include "runtime/supervisor/worker_id.h"
 #include "runtime/supervisor/worker_launcher.h"
@@ -41,8 +44,9 @@ class GroupObserver {
 // The workers of one stage, which live and die together: they start as one, and the first failure of any kills all.
 // Owner: Fleet. Thread: the supervisor's loop.
 // States: stopped -> starting -> loaded -> (failing -> backing off -> starting)* ; stopping -> stopped from any.
-// Failure: the first cause of an epoch wins and is reported; everything later of that epoch is its consequence. A
-// group is started again, with the next epoch, once all its processes are reaped and its back-off has passed.
+// Failure: the first cause of an epoch wins and is reported; everything later of that epoch is its consequence. What a
+// rank met of another may come first: it waits for kSuspicionTimeout, and is told if nobody says more. A group is
+// started again, with the next epoch, once all its processes are reaped and its back-off has passed.
 class Group {
  public:
   enum class State {
@@ -62,6 +66,7 @@ class Group {
     HealthMonitor& health;
     metrics::WorkerMetrics& metrics;
     GroupObserver& observer;
+    std::string runtime_dir;  // its ranks find each other by files in it
   };
   Group(GroupIndex index, Deps deps);
 
@@ -87,20 +92,41 @@ class Group {
   void onRegistered(Rank rank);
   void onPhase(Rank rank, const internal::v1::PhaseProgress& progress);
   void onReady(Rank rank, const internal::v1::Ready& ready);
+  void onFatal(Rank rank, const internal::v1::Fatal& fatal);
+  void onHeartbeat(Rank rank) { countOperations(rank); }
   void onExit(Rank rank, const ExitStatus& status, const std::vector<std::string>& last_lines);
   // Anything that ends this epoch; reason is the metric's label.
   void fail(std::optional<Rank> rank, const Status& cause, const std::string& reason);
+  // A rank met the failure or the end of another, so that the epoch cannot go on.
+  void suspect(std::optional<Rank> rank, const Status& met, const std::string& reason);
   // Its channels are open: it serves.
   void served() { restart_policy_.served(); }
 
   // ---- time
-  // The latest time there is unless it backs off: until its processes are reaped, no timer brings it further.
-  Clock::TimePoint nextStart() const { return state_ == State::kBackingOff ? *next_start_ : Clock::TimePoint::max(); }
+  // The latest time there is unless it backs off or is suspected: until its processes are reaped, no timer brings it
+  // further.
+  Clock::TimePoint nextDeadline() const;
   void onTimer();
 
+  // What its ranks do with each other, or did in the epoch that has ended; null for a group of one rank.
+  const FlightRecorder* recorder() const { return shared_ == nullptr ? nullptr : &shared_->recorder(); }
+
  private:
+  // The epoch's end as those met it who did not cause it.
+  struct Suspicion {
+    std::optional<Rank> rank;
+    Status met;
+    std::string reason;
+    Clock::TimePoint until;
+    std::set<Rank> ending;  // they said so when they could not start: their exits tell nothing
+  };
+
   internal::v1::WorkerCommand loadCommand(Rank rank) const;
-  Status makeStepGate();
+  Status makeShared();
+  void confirmSuspicion();
+  void logRecords() const;
+  // Into the metrics, what has come since the last time.
+  void countOperations(Rank rank);
   void launchAll();
   void allReaped();
   void setLoadMetrics();
@@ -118,7 +144,9 @@ class Group {
   Status last_failure_;
   uint64_t restarts_ = 0;
   bool ever_loaded_ = false;
-  std::optional<ShmRegion> step_gate_;  // of this epoch; only for several ranks
+  std::unique_ptr<RankShared> shared_;           // of this epoch; only for several ranks
+  std::vector<FlightRecorder::Totals> counted_;  // of this epoch, by rank: what the metrics have
+  std::optional<Suspicion> suspicion_;
   std::optional<Clock::TimePoint> next_start_;
 };
 

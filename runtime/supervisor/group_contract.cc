@@ -24,6 +24,17 @@ std::string quoted(const google::protobuf::RepeatedPtrField<std::string>& names)
 
 }  // namespace
 
+v1::MeshDegrees toProto(const config::ParallelDegrees& degrees) {
+  v1::MeshDegrees proto;
+  proto.set_cfg(degrees.cfg);
+  proto.set_ring(degrees.ring);
+  proto.set_ulysses(degrees.ulysses);
+  proto.set_spatial(degrees.spatial);
+  proto.set_pp(degrees.pp);
+  proto.set_tp(degrees.tp);
+  return proto;
+}
+
 wire::Load loadOf(const config::Topology& topology, GroupIndex group, Rank rank) {
   const config::GroupSpec& spec = topology.groups[group.value];
   wire::Load load;
@@ -38,6 +49,12 @@ wire::Load loadOf(const config::Topology& topology, GroupIndex group, Rank rank)
   load.set_threads(spec.threads);
   load.set_heartbeat_interval_ms(static_cast<uint32_t>(topology.deadlines.heartbeat.count()));
   load.set_device_timeout_ms(static_cast<uint32_t>(topology.deadlines.channel_progress.count()));
+  *load.mutable_degrees() = toProto(spec.parallel);
+  if (spec.ranks() == 1) return load;
+  wire::Communication& communication = *load.mutable_communication();
+  communication.set_backend(std::string(config::toString(spec.communication)));
+  communication.set_timeout_ms(static_cast<uint32_t>(topology.deadlines.collective.count()));
+  communication.set_start_timeout_ms(static_cast<uint32_t>(topology.deadlines.load.count()));
   return load;
 }
 
@@ -46,7 +63,7 @@ Status checkMethod(const config::Topology& topology, GroupIndex group, const Met
   const wire::Method* method = find(methods, spec.method);
   const bool feeds = std::any_of(topology.edges.begin(), topology.edges.end(),
                                  [&](const config::EdgeSpec& edge) { return edge.from == group.value; });
-  const bool is_sink = group.value == topology.sink;
+  const bool is_sink = topology.emitsFrames(group.value);
   std::string wrong;
   if (method == nullptr) {
     std::string known;
@@ -57,7 +74,7 @@ Status checkMethod(const config::Topology& topology, GroupIndex group, const Met
     wrong = fmt::format(
         "method {} returns {}, and no edge takes that: add an edge {{from: {}.{}, to: GROUP.METHOD}}, or end the edges "
         "with a method that emits frames",
-        spec.method, quoted(method->outputs()), spec.name, spec.method);
+        spec.method, quoted(method->outputs()), topology.stageOf(group.value).name, spec.method);
   } else if (method->emits_frames() != is_sink) {
     wrong = fmt::format("method {} {} frames: exactly the last group of the edges emits them", spec.method,
                         is_sink ? "does not emit" : "emits");
@@ -69,19 +86,22 @@ Status checkMethod(const config::Topology& topology, GroupIndex group, const Met
 
 std::optional<MissingInput> findMissingInput(const config::Topology& topology,
                                              const std::vector<const Methods*>& methods) {
-  for (uint32_t group = 0; group < topology.groups.size(); ++group) {
+  const auto methodOf = [&](size_t place) -> const wire::Method& {
+    return *find(*methods[place], topology.groups[topology.stages[place].groups.front()].method);
+  };
+  for (size_t place = 0; place < topology.stages.size(); ++place) {
     std::vector<std::string> brought;
-    for (const config::EdgeSpec& edge : topology.edges) {
-      if (edge.to != group) continue;
-      const auto& outputs = find(*methods[edge.from], topology.groups[edge.from].method)->outputs();
+    for (const config::LinkSpec& link : topology.links) {
+      if (link.to != place) continue;
+      const auto& outputs = methodOf(link.from).outputs();
       brought.insert(brought.end(), outputs.begin(), outputs.end());
     }
-    for (const std::string& input : find(*methods[group], topology.groups[group].method)->inputs()) {
+    for (const std::string& input : methodOf(place).inputs()) {
       if (std::find(brought.begin(), brought.end(), input) != brought.end()) continue;
       const std::string why = brought.empty() ? "no edge leads to it; add an edge from a group that returns that"
                                               : fmt::format("its edges bring only: {}", fmt::join(brought, ", "));
-      return MissingInput{GroupIndex(group), absl::InvalidArgumentError(fmt::format(
-                                                 "{} needs \"{}\": {}", topology.groups[group].name, input, why))};
+      return MissingInput{place, absl::InvalidArgumentError(
+                                     fmt::format("{} needs \"{}\": {}", topology.stages[place].name, input, why))};
     }
   }
   return std::nullopt;

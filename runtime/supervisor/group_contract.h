@@ -16,17 +16,19 @@ namespace latentd::supervisor {
 
 using Methods = google::protobuf::RepeatedPtrField<internal::v1::Method>;
 
-// What the rank is told to load; without its step gate.
+v1::MeshDegrees toProto(const config::ParallelDegrees& degrees);
+
+// What the rank is told to load; without what the ranks of an epoch share (runtime/supervisor/rank_shared.h).
 internal::v1::Load loadOf(const config::Topology& topology, GroupIndex group, Rank rank);
 
 // Whether the method that the group's jobs run is there, and its outputs and frames go where the edges say.
 // INVALID_ARGUMENT, with the field "method", names method, output and what to change.
 Status checkMethod(const config::Topology& topology, GroupIndex group, const Methods& methods);
 
-// Whether the edges bring what each group's method needs. methods: by group, each checked. INVALID_ARGUMENT names group
-// and input.
+// Whether the edges bring what each stage's method needs. methods: by place of the stage, of any of its groups, each
+// checked. INVALID_ARGUMENT names stage and input.
 struct MissingInput {
-  GroupIndex group;
+  size_t place;
   Status status;
 };
 std::optional<MissingInput> findMissingInput(const config::Topology& topology,

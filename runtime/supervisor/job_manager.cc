@@ -18,8 +18,8 @@ namespace {
 
 std::vector<std::string> stageNames(const config::Topology& topology) {
   std::vector<std::string> names;
-  for (const size_t group : topology.order)
-    names.push_back(topology.groups[group].name);
+  for (const config::StageSpec& stage : topology.stages)
+    names.push_back(stage.name);
   return names;
 }
 
@@ -39,7 +39,7 @@ JobManager::JobManager(Deps deps)
       table_(deps_.clock, {deps_.topology.limits.jobs_kept, deps_.topology.limits.job_retention},
              stageNames(deps_.topology)),
       traces_(deps_.topology, deps_.clock),
-      estimate_(deps_.topology.order),
+      estimate_(deps_.topology.stages.size()),
       dispatcher_(deps_.topology, deps_.clock, deps_.sink, *this) {}
 
 // ---- what the API asks ----------------------------------------------------------------------------------------
@@ -200,6 +200,7 @@ void JobManager::cancelAll(const std::string& reason) {
 void JobManager::pump() {
   dispatcher_.pump();
   if (std::exchange(queue_moved_, false)) notifyQueued();
+  if (std::exchange(groups_moved_, false)) notifyRunning();
   deps_.metrics.queue_depth.Set(static_cast<double>(queue_.size()));
   deps_.metrics.running.Set(static_cast<double>(table_.unfinished() - queue_.size()));
 }
@@ -214,21 +215,21 @@ void JobManager::decorate(const JobRecord& record, v1::Job& job) const {
   if (job.state() == v1::JOB_STATE_QUEUED) job.set_queue_position(queue_.position(job.id()));
   if (job.state() == v1::JOB_STATE_SUCCEEDED) job.set_result_available(access(record.result_path.c_str(), R_OK) == 0);
   if (job.state() == v1::JOB_STATE_RUNNING) {
-    for (size_t position = 0; position < deps_.topology.order.size(); ++position)
-      job.mutable_stages(static_cast<int>(position))->set_waiting(waits(job, position));
+    for (size_t place = 0; place < deps_.topology.stages.size(); ++place) {
+      if (!waits(job, place)) continue;
+      v1::StageProgress& stage = *job.mutable_stages(static_cast<int>(place));
+      stage.set_waiting(true);
+      stage.set_wait_reason(dispatcher_.waitReason(job.id(), place));
+    }
     if (const auto left = estimate_.remaining(job, deps_.clock.wallNow())) *job.mutable_remaining() = toDuration(*left);
   }
 }
 
-bool JobManager::waits(const v1::Job& job, size_t position) const {
-  const config::Topology& topology = deps_.topology;
-  if (job.stages(static_cast<int>(position)).has_compute_start_time()) return false;
-  const auto ended = [&](size_t group) {
-    const auto place = std::find(topology.order.begin(), topology.order.end(), group) - topology.order.begin();
-    return job.stages(static_cast<int>(place)).has_finish_time();
-  };
-  return std::all_of(topology.edges.begin(), topology.edges.end(), [&](const config::EdgeSpec& edge) {
-    return edge.to != topology.order[position] || ended(edge.from);
+bool JobManager::waits(const v1::Job& job, size_t place) const {
+  if (job.stages(static_cast<int>(place)).has_compute_start_time()) return false;
+  const std::vector<config::LinkSpec>& links = deps_.topology.links;
+  return std::all_of(links.begin(), links.end(), [&](const config::LinkSpec& link) {
+    return link.to != place || job.stages(static_cast<int>(link.from)).has_finish_time();
   });
 }
 
@@ -240,6 +241,13 @@ void JobManager::notifyQueued() {
   for (const JobId& id : watchers_.jobs()) {
     const JobRecord* record = table_.find(id);
     if (record != nullptr && record->job.state() == v1::JOB_STATE_QUEUED) notify(*record);
+  }
+}
+
+void JobManager::notifyRunning() {
+  for (const JobId& id : dispatcher_.jobs()) {
+    const JobRecord* record = table_.find(id);
+    if (record != nullptr && record->job.state() == v1::JOB_STATE_RUNNING) notify(*record);
   }
 }
 

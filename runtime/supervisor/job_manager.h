@@ -44,6 +44,7 @@ class JobManager final : public DispatcherHost {
     std::function<uint64_t()> random;                 // ids and seeds
     std::function<bool(std::function<void()>)> post;  // to the supervisor's loop, from any thread
     std::function<void(GroupIndex, const Status&)> group_unusable;
+    std::function<void(GroupIndex, const Status&)> group_suspect;
   };
   explicit JobManager(Deps deps);
 
@@ -72,6 +73,8 @@ class JobManager final : public DispatcherHost {
   // ---- the pipeline
   Dispatcher& dispatcher() { return dispatcher_; }
   const Dispatcher& dispatcher() const { return dispatcher_; }
+  // A group or an edge came, went or is free: jobs may wait for other reasons now. pump() tells their watchers.
+  void onGroupsMoved() { groups_moved_ = true; }
   // After anything that may have freed something or queued something.
   void pump();
   TraceStore& traces() { return traces_; }
@@ -82,7 +85,7 @@ class JobManager final : public DispatcherHost {
   // ---- DispatcherHost
   std::optional<JobSpec> takeNextJob() override;
   StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) override;
-  void onCommandSent(const JobId& job, WorkerId worker) override { traces_.onCommandSent(job, worker); }
+  void onCommandSent(const JobId& job, WorkerId worker) override;
   void onStageStarted(const JobId& job, GroupIndex group) override;
   void onStageComputes(const JobId& job, GroupIndex group) override;
   void onStageProgress(const JobId& job, GroupIndex group, uint32_t step, uint32_t steps) override;
@@ -92,6 +95,7 @@ class JobManager final : public DispatcherHost {
   void onJobLost(const JobId& job, const Status& cause) override;
   void onJobDisplaced(const JobId& job, const Status& cause) override;
   void onGroupUnusable(GroupIndex group, const Status& cause) override { deps_.group_unusable(group, cause); }
+  void onGroupSuspect(GroupIndex group, const Status& met) override { deps_.group_suspect(group, met); }
 
  private:
   struct Timing {
@@ -110,6 +114,7 @@ class JobManager final : public DispatcherHost {
   void decorate(const JobRecord& record, v1::Job& job) const;
   void notify(const JobRecord& record);
   void notifyQueued();
+  void notifyRunning();
   void finish(JobRecord& record, v1::JobState state, const Status& status);
   void recordEnd(const JobRecord& record, const Status& status);
   void expire();
@@ -117,7 +122,7 @@ class JobManager final : public DispatcherHost {
   void forget(const JobId& id);
   void requeue(const JobId& id, const Status& cause, JobTable::Requeue why);
   // Whether the stage has all it needs but its group's attention.
-  bool waits(const v1::Job& job, size_t position) const;
+  bool waits(const v1::Job& job, size_t place) const;
   v1::StageProgress* stageOf(const JobId& job, GroupIndex group);
   void checkDeadlines();
 
@@ -133,6 +138,7 @@ class JobManager final : public DispatcherHost {
   std::unordered_map<JobId, Timing> timings_;                   // of unfinished jobs
   std::set<std::pair<Clock::TimePoint, JobId>> job_deadlines_;  // of unfinished jobs
   bool queue_moved_ = false;
+  bool groups_moved_ = false;
   Dispatcher dispatcher_;  // last: it calls this object
 };
 

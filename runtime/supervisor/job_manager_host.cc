@@ -50,9 +50,15 @@ StatusOr<std::unique_ptr<media::Output>> JobManager::openOutput(const JobSpec& j
 v1::StageProgress* JobManager::stageOf(const JobId& job, GroupIndex group) {
   JobRecord* record = table_.find(job);
   if (record == nullptr) return nullptr;
-  const std::vector<size_t>& order = deps_.topology.order;
-  const auto position = std::find(order.begin(), order.end(), group.value) - order.begin();
-  return record->job.mutable_stages(static_cast<int>(position));
+  return record->job.mutable_stages(static_cast<int>(deps_.topology.groups[group.value].place));
+}
+
+void JobManager::onCommandSent(const JobId& job, WorkerId worker) {
+  traces_.onCommandSent(job, worker);
+  if (worker.rank != Rank(0)) return;  // it has told of the command
+  const std::string& group = deps_.topology.groups[worker.group.value].name;
+  deps_.metrics.stage_commands.with(deps_.topology.stageOf(worker.group.value).name, group).Increment();
+  stageOf(job, worker.group)->set_group(group);
 }
 
 void JobManager::onStageStarted(const JobId& job, GroupIndex group) {
@@ -78,15 +84,18 @@ void JobManager::onStageProgress(const JobId& job, GroupIndex group, uint32_t st
 }
 
 void JobManager::onStageFailed(const JobId&, GroupIndex group, const Status& status) {
+  onGroupsMoved();
   const std::string reason(fromAbsl(absl::StatusCodeToString(status.code())));
-  deps_.metrics.stage_failures.with(deps_.topology.groups[group.value].name, reason).Increment();
+  deps_.metrics.stage_failures.with(deps_.topology.stageOf(group.value).name, reason).Increment();
 }
 
 void JobManager::onStageDone(const JobId& job, GroupIndex group, const internal::v1::StageTimings& timings) {
+  onGroupsMoved();
   const config::GroupSpec& spec = deps_.topology.groups[group.value];
-  deps_.metrics.stage.with(spec.name).Observe(timings.compute_seconds());
-  deps_.metrics.input_wait.with(spec.name).Observe(timings.input_wait_seconds());
-  deps_.metrics.publish.with(spec.name).Observe(timings.publish_seconds());
+  const std::string& name = deps_.topology.stageOf(group.value).name;
+  deps_.metrics.stage.with(name).Observe(timings.compute_seconds());
+  deps_.metrics.input_wait.with(name).Observe(timings.input_wait_seconds());
+  deps_.metrics.publish.with(name).Observe(timings.publish_seconds());
   const bool denoises = spec.stage.find("denoise") != std::string::npos;
   if (denoises) {
     for (const double seconds : timings.step_seconds())
@@ -99,7 +108,7 @@ void JobManager::onStageDone(const JobId& job, GroupIndex group, const internal:
   *stage->mutable_input_wait() = secondsToDuration(timings.input_wait_seconds());
   *stage->mutable_publish() = secondsToDuration(timings.publish_seconds());
   const JobRecord& record = *table_.find(job);
-  estimate_.observe(group, record.job.parameters(), stage->steps(), timings.compute_seconds());
+  estimate_.observe(spec.place, record.job.parameters(), stage->steps(), timings.compute_seconds());
   if (!isTerminal(record.job.state())) notify(record);
 }
 

@@ -27,7 +27,7 @@ struct JobSpec {
   bool may_displace = false;  // so does the loss of a group that had not begun it
 };
 
-// One group's part in a job.
+// A stage's part in a job.
 struct StageRun {
   enum class State {
     kWaiting,     // its command was not sent
@@ -36,7 +36,8 @@ struct StageRun {
   };
 
   State state = State::kWaiting;
-  std::vector<bool> answered;  // by rank, while dispatched
+  std::optional<GroupIndex> group;  // of the stage's replicas the one that does it; absent until one is chosen
+  std::vector<bool> answered;       // by rank, while dispatched
   uint32_t ranks_left = 0;
   bool started = false;
   bool computes = false;  // it has its inputs
@@ -50,9 +51,17 @@ struct StageRun {
 
 // An artifact that a producer's command will publish for this job.
 struct PromisedArtifact {
+  EdgeIndex edge;
   ChannelId channel;
   SequenceNumber sequence;
 };
+
+inline internal::v1::ArtifactRef toProto(const PromisedArtifact& artifact) {
+  internal::v1::ArtifactRef ref;
+  ref.set_channel_id(artifact.channel.value);
+  ref.set_sequence(artifact.sequence.value);
+  return ref;
+}
 
 struct JobRun {
   // Whether it is handed back when it is released, instead of having ended.
@@ -63,8 +72,9 @@ struct JobRun {
   };
 
   JobSpec spec;
-  std::vector<StageRun> stages;                           // by group index
-  std::vector<std::optional<PromisedArtifact>> promises;  // by edge index
+  uint64_t admission = 0;                                 // number in the order in which jobs left the queue
+  std::vector<StageRun> stages;                           // by place in the pipeline
+  std::vector<std::optional<PromisedArtifact>> promises;  // by link
   std::unique_ptr<media::Output> output;                  // while open
   std::optional<media::OutputResult> result;
   std::optional<Status> outcome;  // set once; the first cause wins
@@ -74,6 +84,7 @@ struct JobRun {
   // The outcome may be the consequence of a death, or of a failure further up, that is not known yet: until then its
   // cause may replace it.
   std::optional<Clock::TimePoint> report_time;
+  bool of_peer = false;  // the outcome is what a rank met of another, which may tell the cause
   size_t failed_at = 0;  // place in the pipeline of the group that failed; behind all groups: the output
 
   bool cancelled() const { return outcome && outcome->code() == absl::StatusCode::kCancelled; }

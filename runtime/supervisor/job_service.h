@@ -48,6 +48,8 @@ class JobService {
 
   virtual v1::Topology topology() = 0;
   virtual v1::GetEdgesResponse edges() = 0;
+  // group: empty for every group of several ranks.
+  virtual StatusOr<v1::FlightRecords> flightRecords(const std::string& group) = 0;
   // Stops admission. Returns the jobs that are left; the daemon ends when there are none or after `deadline`.
   virtual uint32_t drain(std::chrono::milliseconds deadline) = 0;
 

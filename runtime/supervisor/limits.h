@@ -34,10 +34,17 @@ constexpr size_t kTransfersRemembered = 64;
 
 // Names a group's step gate among the descriptors that a worker inherits; frame rings count from 1.
 constexpr uint64_t kStepGateId = UINT64_MAX;
+constexpr uint64_t kFlightRecorderId = UINT64_MAX - 1;
+// Of each rank in the log of a group's failure: enough to see which step of which layer it was in.
+constexpr size_t kOperationsLogged = 4;
 
 // A worker's peers see the end of its connection a moment before its exit is known here. For so long a failure that may
 // be such a consequence waits for the cause, which names rank and signal; a loaded machine needs some of it.
 constexpr std::chrono::milliseconds kCauseTimeout{500};
+
+// The same for a group of which a rank met the failure of another: shorter, so that whatever failed with it is told the
+// cause by the group's end.
+constexpr std::chrono::milliseconds kSuspicionTimeout = kCauseTimeout / 2;
 
 // How long an API thread waits for the supervisor's loop. The loop never waits for a worker, so only a stopped or
 // overloaded process takes longer, and then the caller is better told.

@@ -13,22 +13,23 @@
 #include "runtime/supervisor/group_contract.h"
 #include "runtime/supervisor/job_validation.h"
 #include "runtime/supervisor/preflight_process.h"
+#include "runtime/supervisor/token_cuts.h"
 
 namespace latentd::supervisor {
 namespace {
 
 namespace wire = internal::v1;
 
-// Where the file says the field of a group; for what it leaves to a default, the group.
-std::string pathOf(const config::Topology& topology, size_t group, const std::string& field) {
-  const std::string section = config::indexed("groups", group);
+// Where the file says the field of a stage's groups; for what it leaves to a default, the group.
+std::string pathOf(const config::Topology& topology, size_t place, const std::string& field) {
+  const std::string section = config::indexed("groups", topology.stages[place].entry);
   const std::string own = config::joined(section, field);
   if (topology.locations.has(own)) return own;
   if (field == "model" && topology.locations.has("model")) return "model";
   if (field != "method") return own;
-  for (size_t edge = 0; edge < topology.edges.size(); ++edge) {
-    if (topology.edges[edge].from == group) return config::indexed("edges", edge) + ".from";
-    if (topology.edges[edge].to == group) return config::indexed("edges", edge) + ".to";
+  for (size_t link = 0; link < topology.links.size(); ++link) {
+    if (topology.links[link].from == place) return config::indexed("edges", link) + ".from";
+    if (topology.links[link].to == place) return config::indexed("edges", link) + ".to";
   }
   return own;
 }
@@ -38,9 +39,10 @@ class Problems {
  public:
   explicit Problems(const config::Topology& topology) : topology_(topology) {}
 
-  void add(size_t group, const std::string& field, std::string_view message) {
-    const config::GroupSpec& spec = topology_.groups[group];
-    addAt(pathOf(topology_, group, field), fmt::format("{} ({}): {}", spec.name, spec.stage, message));
+  void add(size_t place, const std::string& field, std::string_view message) {
+    const config::StageSpec& stage = topology_.stages[place];
+    const std::string& registered = topology_.groups[stage.groups.front()].stage;
+    addAt(pathOf(topology_, place, field), fmt::format("{} ({}): {}", stage.name, registered, message));
   }
   void addAt(const std::string& path, std::string_view message) {
     text_ += (text_.empty() ? "" : "\n") + messageOf(topology_.locations.refuse(path, message));
@@ -52,22 +54,51 @@ class Problems {
   std::string text_;
 };
 
+// What is true of one replica is true of all.
+std::vector<GroupIndex> firstReplicas(const config::Topology& topology) {
+  std::vector<GroupIndex> groups;
+  for (size_t group = 0; group < topology.groups.size(); ++group) {
+    if (topology.stageOf(group).groups.front() == group) groups.emplace_back(static_cast<uint32_t>(group));
+  }
+  return groups;
+}
+
+// The answer for a stage: the request has the file's order.
+const wire::GroupFindings& findingsOf(const config::StageSpec& stage, const wire::PreflightResult& result) {
+  return result.groups(static_cast<int>(stage.entry));
+}
+
+std::vector<const Methods*> methodsByPlace(const config::Topology& topology, const wire::PreflightResult& result) {
+  std::vector<const Methods*> methods;
+  for (const config::StageSpec& stage : topology.stages)
+    methods.push_back(&findingsOf(stage, result).ready().methods());
+  return methods;
+}
+
 Status checkGroups(const config::Topology& topology, const wire::PreflightResult& result) {
   Problems problems(topology);
-  std::vector<const Methods*> methods;
-  for (uint32_t group = 0; group < topology.groups.size(); ++group) {
-    const wire::GroupFindings& found = result.groups(static_cast<int>(group));
-    methods.push_back(&found.ready().methods());
+  for (const GroupIndex group : firstReplicas(topology)) {
+    const size_t place = topology.groups[group.value].place;
+    const wire::GroupFindings& found = findingsOf(topology.stages[place], result);
     if (found.status().code() != 0) {
-      problems.add(group, found.field(), found.status().message());
-    } else if (const Status fits = checkMethod(topology, GroupIndex(group), *methods.back()); !fits.ok()) {
-      problems.add(group, fieldOf(fits), messageOf(fits));
+      problems.add(place, found.field(), found.status().message());
+    } else if (const Status fits = checkMethod(topology, group, found.ready().methods()); !fits.ok()) {
+      problems.add(place, fieldOf(fits), messageOf(fits));
     }
   }
   LATENTD_RETURN_IF_ERROR(problems.status());
-  if (const auto missing = findMissingInput(topology, methods)) {
-    problems.addAt(pathOf(topology, missing->group.value, "method"), messageOf(missing->status));
+  if (const auto missing = findMissingInput(topology, methodsByPlace(topology, result))) {
+    problems.addAt(pathOf(topology, missing->place, "method"), messageOf(missing->status));
   }
+  return problems.status();
+}
+
+StatusOr<std::vector<config::TokenCuts>> findTokenCuts(const config::Topology& topology,
+                                                       const wire::PreflightResult& result) {
+  auto cuts = tokenCuts(topology, methodsByPlace(topology, result));
+  if (cuts.ok()) return cuts;
+  Problems problems(topology);
+  problems.addAt(std::string(fieldOf(cuts.status())), messageOf(cuts.status()));
   return problems.status();
 }
 
@@ -115,13 +146,14 @@ void fillLimits(const config::Topology& topology, const JobLimits& merged, confi
 StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpawner& spawner,
                                      const std::string& worker_binary) {
   wire::PreflightRequest request;
-  for (uint32_t group = 0; group < topology.groups.size(); ++group)
-    *request.add_groups() = loadOf(topology, GroupIndex(group), Rank(0));
+  for (const GroupIndex group : firstReplicas(topology))
+    *request.add_groups() = loadOf(topology, group, Rank(0));
   LATENTD_ASSIGN_OR_RETURN(const wire::PreflightResult result,
                            runPreflight(spawner, worker_binary, request, topology.deadlines.load));
   LATENTD_RETURN_IF_ERROR(checkGroups(topology, result));
 
   config::Findings findings;
+  LATENTD_ASSIGN_OR_RETURN(findings.token_cuts, findTokenCuts(topology, result));
   findings.process_bytes = result.process_bytes();
   findings.devices.count = result.devices().count();
   for (const wire::DevicePair& pair : result.devices().not_peers())
@@ -129,11 +161,11 @@ StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpaw
   for (const config::GroupSpec& group : topology.groups) {
     if (auto missing = config::missingDevice(findings.devices, group)) findings.notes.push_back(*std::move(missing));
   }
-  for (const wire::GroupFindings& group : result.groups())
-    findings.weight_bytes.push_back(group.ready().weight_bytes());
+  for (size_t group = 0; group < topology.groups.size(); ++group)
+    findings.weight_bytes.push_back(findingsOf(topology.stageOf(group), result).ready().weight_bytes());
   std::vector<v1::ModelLimits> stages;
-  for (const size_t group : topology.order)
-    stages.push_back(result.groups(static_cast<int>(group)).ready().limits());
+  for (const config::StageSpec& stage : topology.stages)
+    stages.push_back(findingsOf(stage, result).ready().limits());
   const JobLimits limits = mergeLimits(stages, topology.limits, topology.defaults);
   fillLimits(topology, limits, findings);
   LATENTD_RETURN_IF_ERROR(checkDefaults(topology, limits, findings));
@@ -145,7 +177,7 @@ Status checkDevices(const config::Topology& topology, const config::Findings& fi
   for (size_t group = 0; group < topology.groups.size(); ++group) {
     const auto missing = config::missingDevice(findings.devices, topology.groups[group]);
     if (!missing) continue;
-    problems.addAt(pathOf(topology, group, "devices"),
+    problems.addAt(pathOf(topology, topology.groups[group].place, "devices"),
                    fmt::format("{}; use {}, or run it where there is one", *missing,
                                findings.devices.count == 0 ? "cpu" : "cpu or one that is here"));
   }

@@ -18,18 +18,15 @@ double secondsBetween(const google::protobuf::Timestamp& start, Clock::WallTime 
 
 }  // namespace
 
-RemainingEstimate::RemainingEstimate(std::vector<size_t> order) : order_(std::move(order)), rates_(order_.size()) {}
-
 double RemainingEstimate::work(const v1::JobParameters& parameters, bool scales_with_steps) const {
   const double pixels = double(parameters.frames()) * parameters.width() * parameters.height();
   return scales_with_steps ? pixels * parameters.steps() : pixels;
 }
 
-void RemainingEstimate::observe(GroupIndex group, const v1::JobParameters& parameters, uint32_t steps, double seconds) {
+void RemainingEstimate::observe(size_t place, const v1::JobParameters& parameters, uint32_t steps, double seconds) {
   const bool scales = steps == parameters.steps();
-  const size_t position = std::find(order_.begin(), order_.end(), group.value) - order_.begin();
   const double newest = seconds / work(parameters, scales);
-  std::optional<Rate>& rate = rates_[position];
+  std::optional<Rate>& rate = rates_[place];
   if (!rate || rate->scales_with_steps != scales) {
     rate = Rate{newest, scales};
   } else {
@@ -37,17 +34,17 @@ void RemainingEstimate::observe(GroupIndex group, const v1::JobParameters& param
   }
 }
 
-std::optional<double> RemainingEstimate::stageSeconds(size_t position, const v1::JobParameters& parameters) const {
-  if (!rates_[position]) return std::nullopt;
-  return rates_[position]->seconds_per_work * work(parameters, rates_[position]->scales_with_steps);
+std::optional<double> RemainingEstimate::stageSeconds(size_t place, const v1::JobParameters& parameters) const {
+  if (!rates_[place]) return std::nullopt;
+  return rates_[place]->seconds_per_work * work(parameters, rates_[place]->scales_with_steps);
 }
 
 std::optional<Clock::Duration> RemainingEstimate::remaining(const v1::Job& job, Clock::WallTime now) const {
   double seconds = 0;
-  for (int position = 0; position < job.stages_size(); ++position) {
-    const v1::StageProgress& stage = job.stages(position);
+  for (int place = 0; place < job.stages_size(); ++place) {
+    const v1::StageProgress& stage = job.stages(place);
     if (stage.has_finish_time()) continue;
-    const std::optional<double> whole = stageSeconds(position, job.parameters());
+    const std::optional<double> whole = stageSeconds(place, job.parameters());
     if (stage.has_compute_start_time() && stage.step() > 0) {
       const double each = secondsBetween(stage.compute_start_time(), now) / stage.step();
       seconds += each * (stage.steps() - std::min(stage.step(), stage.steps()));

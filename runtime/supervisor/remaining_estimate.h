@@ -5,7 +5,6 @@
 
 #include "proto/api.pb.h"
 #include "runtime/base/clock.h"
-#include "runtime/supervisor/worker_id.h"
 
 namespace latentd::supervisor {
 
@@ -14,11 +13,11 @@ namespace latentd::supervisor {
 // Owner: JobManager. Thread: the supervisor's loop.
 class RemainingEstimate {
  public:
-  // order: group indexes in pipeline order, as v1::Job::stages lists them.
-  explicit RemainingEstimate(std::vector<size_t> order);
+  // stages: how many a job passes; replicas of one share what is known of it.
+  explicit RemainingEstimate(size_t stages) : rates_(stages) {}
 
-  // A stage ended well for a job of these parameters.
-  void observe(GroupIndex group, const v1::JobParameters& parameters, uint32_t steps, double seconds);
+  // The stage at this place in the pipeline ended well for a job of these parameters.
+  void observe(size_t place, const v1::JobParameters& parameters, uint32_t steps, double seconds);
   // Nothing while there is a stage left of which neither its own steps nor an earlier job tell.
   std::optional<Clock::Duration> remaining(const v1::Job& job, Clock::WallTime now) const;
 
@@ -28,10 +27,9 @@ class RemainingEstimate {
     bool scales_with_steps = false;
   };
   double work(const v1::JobParameters& parameters, bool scales_with_steps) const;
-  std::optional<double> stageSeconds(size_t position, const v1::JobParameters& parameters) const;
+  std::optional<double> stageSeconds(size_t place, const v1::JobParameters& parameters) const;
 
-  const std::vector<size_t> order_;
-  std::vector<std::optional<Rate>> rates_;  // by position in the pipeline
+  std::vector<std::optional<Rate>> rates_;  // by place in the pipeline
 };
 
 }  // namespace latentd::supervisor

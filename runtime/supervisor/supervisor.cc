@@ -32,17 +32,19 @@ Supervisor::Supervisor(Deps deps)
       service_(deps_.loop, *this) {
   fleet_.connect(service_, launcher_);
   std::vector<std::string> stages;
-  for (const config::GroupSpec& group : deps_.topology.groups) {
-    stages.push_back(group.name);
-    worker_metrics_.expect(group.name, group.ranks());
-  }
+  for (const config::StageSpec& stage : deps_.topology.stages)
+    stages.push_back(stage.name);
   job_metrics_.expect(stages);
-  std::vector<std::string> edges;
-  for (const config::EdgeSpec& edge : deps_.topology.edges) {
-    edges.push_back(edge.name);
-    edge_metrics_.info.with(edge.name, std::string(config::toString(edge.transport))).Set(1);
+  for (const config::GroupSpec& group : deps_.topology.groups) {
+    worker_metrics_.expect(group.name, group.ranks());
+    job_metrics_.stage_commands.with(stages[group.place], group.name);
   }
+  std::vector<std::string> edges;
+  for (const config::LinkSpec& link : deps_.topology.links)
+    edges.push_back(link.name);
   edge_metrics_.expect(edges);
+  for (const config::EdgeSpec& edge : deps_.topology.edges)
+    edge_metrics_.info.with(edges[edge.link], std::string(config::toString(edge.transport))).Increment();
 }
 
 Supervisor::~Supervisor() {
@@ -64,7 +66,8 @@ JobManager::Deps Supervisor::jobDeps() {
                   settle();
                 });
               },
-          .group_unusable = [this](GroupIndex group, const Status& cause) { fleet_.recycle(group, cause); }};
+          .group_unusable = [this](GroupIndex group, const Status& cause) { fleet_.recycle(group, cause); },
+          .group_suspect = [this](GroupIndex group, const Status& met) { fleet_.suspect(group, met); }};
 }
 
 Status Supervisor::start() {
@@ -128,9 +131,15 @@ void Supervisor::onWorkerExit(WorkerId worker, const ExitStatus& status, const s
 
 // ---- what the fleet tells -------------------------------------------------------------------------------------
 
-void Supervisor::onEdgeOpen(EdgeIndex edge, ChannelId channel) { jobs_.dispatcher().edgeOpened(edge, channel); }
+void Supervisor::onEdgeOpen(EdgeIndex edge, ChannelId channel) {
+  jobs_.dispatcher().edgeOpened(edge, channel);
+  jobs_.onGroupsMoved();
+}
 
-void Supervisor::onGroupReady(GroupIndex group) { jobs_.dispatcher().groupReady(group); }
+void Supervisor::onGroupReady(GroupIndex group) {
+  jobs_.dispatcher().groupReady(group);
+  jobs_.onGroupsMoved();
+}
 
 void Supervisor::onFleetReady() {
   const JobLimits limits = mergeLimits(fleet_.stageLimits(), deps_.topology.limits, deps_.topology.defaults);
@@ -149,6 +158,7 @@ void Supervisor::onFleetReady() {
 
 void Supervisor::onGroupLost(GroupIndex group, const Status& cause) {
   jobs_.dispatcher().groupLost(group, cause);
+  jobs_.onGroupsMoved();
   for (uint32_t edge = 0; edge < deps_.topology.edges.size(); ++edge) {
     const config::EdgeSpec& spec = deps_.topology.edges[edge];
     if (spec.from == group.value || spec.to == group.value) edge_monitor_.onClosed(EdgeIndex(edge));
@@ -306,6 +316,10 @@ v1::Topology Supervisor::topology() {
 
 v1::GetEdgesResponse Supervisor::edges() {
   return answer(kLoopAnswerTimeout, [this] { return edge_monitor_.report(); });
+}
+
+StatusOr<v1::FlightRecords> Supervisor::flightRecords(const std::string& group) {
+  return answer(kLoopAnswerTimeout, [this, group] { return fleet_.flightRecords(group); });
 }
 
 uint32_t Supervisor::drain(std::chrono::milliseconds deadline) {

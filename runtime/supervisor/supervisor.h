@@ -69,6 +69,7 @@ class Supervisor final : public JobService, private FleetHost, private ControlHa
   StatusOr<std::vector<v1::TraceTrack>> trace(const JobId& id) override;
   v1::Topology topology() override;
   v1::GetEdgesResponse edges() override;
+  StatusOr<v1::FlightRecords> flightRecords(const std::string& group) override;
   uint32_t drain(std::chrono::milliseconds deadline) override;
   Status live() override;
   Status ready() override;

@@ -50,7 +50,9 @@ class ReplicaTest(DaemonCase):
         daemon = self.run_daemon(two_replicas("step_ms: 20, steps: 10"))
         jobs = [self.client.wait(job.id) for job in [self.client.submit() for _ in range(8)]]
         self.assertEqual({job.state for job in jobs}, {SUCCEEDED})
-        self.assertEqual(collections.Counter(map(self.group_of, jobs)), {"middle.0": 4, "middle.1": 4})
+        counts = collections.Counter(map(self.group_of, jobs))
+        self.assertEqual(set(counts), set(REPLICAS))
+        self.assertGreaterEqual(min(counts.values()), 2, f"of 8 equal jobs, however fast either was: {counts}")
         self.assertEqual([[stage.stage, stage.group] for stage in jobs[0].stages],
                          [["first", "first"], ["middle", "middle.0"], ["last", "last"]])
         self.assertEqual([transfer.edge for transfer in jobs[1].transfers],
@@ -62,7 +64,7 @@ class ReplicaTest(DaemonCase):
 
         metrics = daemon.metrics()
         for group in REPLICAS:
-            self.assertEqual(metrics[f'latentd_stage_commands_total{{group="{group}",stage="middle"}}'], 4)
+            self.assertEqual(metrics[f'latentd_stage_commands_total{{group="{group}",stage="middle"}}'], counts[group])
             self.assertEqual(metrics[f'latentd_worker_up{{group="{group}",rank="0"}}'], 1)
         # Stages and edges are those of the file, however many replicas there are.
         self.assertEqual(metrics['latentd_stage_seconds_count{stage="middle"}'], 8)
@@ -73,7 +75,7 @@ class ReplicaTest(DaemonCase):
 
         topology = self.client.admin.GetTopology(api.GetTopologyRequest(), timeout=30)
         self.assertEqual([group.name for group in topology.groups], ["first", *REPLICAS, "last"])
-        self.assertEqual([edge.handoffs for edge in topology.edges], [4, 4, 4, 4])
+        self.assertEqual([edge.handoffs for edge in topology.edges], 2 * [counts["middle.0"], counts["middle.1"]])
         for word in REPLICAS:
             self.assertIn(word, daemon.ctl("topology").stdout)
         self.assertRegex(daemon.ctl("get", jobs[1].id).stdout, r"middle\.1 +done +10/10")

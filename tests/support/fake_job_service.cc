@@ -266,6 +266,14 @@ v1::Topology FakeJobService::topology() {
     worker.set_device("cpu");
     worker.set_state(v1::WORKER_STATE_READY);
     worker.set_memory_bytes(300 << 20);
+    if (group.name() != "denoise") continue;
+    v1::Worker& second = *group.add_workers();
+    second = worker;
+    second.set_rank(1);
+    group.mutable_degrees()->set_cfg(1);
+    group.mutable_degrees()->set_ulysses(2);
+    group.set_communication("gloo");
+    group.set_communication_reason("its ranks are on the CPU");
   }
   *topology.mutable_edges() = edges().edges();
   topology.mutable_limits()->set_frame_step(4);
@@ -289,6 +297,35 @@ v1::GetEdgesResponse FakeJobService::edges() {
     edge.set_bytes(1 << 20);
   }
   return response;
+}
+
+StatusOr<v1::FlightRecords> FakeJobService::flightRecords(const std::string& group) {
+  if (!group.empty() && group != "denoise") return absl::NotFoundError("there is no group \"" + group + "\"");
+  v1::FlightRecords records;
+  records.set_now_ns(9'000'000'000);
+  v1::GroupRecord& record = *records.add_groups();
+  record.set_group("denoise");
+  record.set_epoch(3);
+  record.set_verdict("rank 1 waits in all_to_all 2 of ulysses for 4.00 s, which rank 0 has not begun");
+  for (const uint32_t rank : {0, 1}) {
+    v1::RankRecord& ranks = *record.add_ranks();
+    ranks.set_rank(rank);
+    ranks.set_operations(40 + rank);
+    ranks.set_bytes_sent(4096 * (1 + rank));
+    for (uint32_t sequence = 1; sequence <= 1 + rank; ++sequence) {
+      v1::MeshOperation& operation = *ranks.add_recent();
+      operation.set_sequence(sequence);
+      operation.set_kind("all_to_all");
+      operation.set_process_group("ulysses");
+      operation.set_dtype(v1::DTYPE_BFLOAT16);
+      operation.add_shape(2);
+      operation.add_shape(320);
+      operation.set_bytes_sent(4096);
+      operation.set_submitted_ns(sequence == 1 ? 4'000'000'000 : 5'000'000'000);
+      operation.set_done_ns(sequence == 1 ? 4'002'000'000 : 0);
+    }
+  }
+  return records;
 }
 
 uint32_t FakeJobService::drain(std::chrono::milliseconds deadline) {

@@ -39,6 +39,8 @@ class FakeJobService final : public supervisor::JobService {
   StatusOr<std::vector<v1::TraceTrack>> trace(const JobId& id) override;
   v1::Topology topology() override;
   v1::GetEdgesResponse edges() override;
+  // Of denoise: rank 1 waits for rank 0.
+  StatusOr<v1::FlightRecords> flightRecords(const std::string& group) override;
   uint32_t drain(std::chrono::milliseconds deadline) override;
   Status live() override { return absl::OkStatus(); }
   Status ready() override;

@@ -64,8 +64,10 @@ TEST_CASE("config: a small file gets every default", "[config]") {
   CHECK(topology->edges[0].name == "text.encode->denoise.denoise");
   CHECK(topology->edges[0].slots == 2);
   CHECK(topology->edges[0].transport == Transport::kShm);
-  CHECK(topology->order == std::vector<size_t>{0, 1, 2});
-  CHECK(topology->sink == 2);
+  REQUIRE(topology->stages.size() == 3);
+  CHECK(topology->stages[1].name == "denoise");
+  CHECK(topology->stages[1].groups == std::vector<size_t>{1});
+  CHECK(topology->emitsFrames(2));
   CHECK_FALSE(topology->defaults.frames.has_value());
 }
 
@@ -77,11 +79,11 @@ log: {level: debug, format: json}
 spool: {dir: /var/results, bytes_max: 3MiB, retention: 90s}
 queue: {length_max: 7, aging: 5s}
 deadlines: {load: 3s, warm_up: 4s, job: 5s, stall: 6s, heartbeat: 100ms, heartbeat_miss: 700ms, shutdown_grace: 8s,
-            channel_progress: 9s, encode: 10s}
+            channel_progress: 9s, collective: 11s, encode: 10s}
 restart: {backoff_min: 20ms, backoff_max: 2s, stable_after: 3s, failures_max: 4}
 trace: {spans_max: 0, bytes_max: 1MiB}
 groups:
-  - {name: a, stage: x.y, devices: [cpu, cpu], parallel: {cfg: 2}, threads: 3, dtype: bfloat16, memory_max: 2GiB,
+  - {name: a, stage: x.y, devices: [cpu, cpu], parallel: {cfg: 2}, communication: gloo, threads: 3, dtype: bfloat16, memory_max: 2GiB,
      stall: 90s, options: {depth: 3, "name": "v w"}}
   - {name: b, stage: z, method: go}
 edges:
@@ -115,6 +117,7 @@ limits: {frames_max: 100, pixels_max: 10000, steps_max: 20, guidance_max: 3, fps
   CHECK(t.deadlines.heartbeat_miss.count() == 700);
   CHECK(t.deadlines.shutdown_grace.count() == 8000);
   CHECK(t.deadlines.channel_progress.count() == 9000);
+  CHECK(t.deadlines.collective.count() == 11000);
   CHECK(t.deadlines.encode.count() == 10000);
   CHECK(t.restart.backoff_min.count() == 20);
   CHECK(t.restart.backoff_max.count() == 2000);
@@ -128,6 +131,7 @@ limits: {frames_max: 100, pixels_max: 10000, steps_max: 20, guidance_max: 3, fps
   CHECK(a.method == "run");
   CHECK(a.ranks() == 2);
   CHECK(a.parallel.cfg == 2);
+  CHECK(a.communication == Communication::kGloo);
   CHECK(a.threads == 3);
   CHECK(a.dtype == DType::kBFloat16);
   CHECK(a.memory_bytes_max == uint64_t{2} << 30);
@@ -194,10 +198,10 @@ TEST_CASE("config: a key that does not exist is refused with the nearest that do
        "t.yaml:14: queue.zzz: unknown key; valid here: length_max, aging"},
       {"group", inGroup("    thread: 3\n"),
        "t.yaml:6: groups[1].thread: unknown key (value '3'); did you mean 'threads'? Valid here: name, stage, method, "
-       "model, devices, threads, dtype, memory_max, stall, options, parallel"},
+       "model, devices, threads, dtype, communication, memory_max, stall, options, parallel"},
       {"nested", inGroup("    parallel: {ulises: 2}\n"),
-       "t.yaml:6: groups[1].parallel.ulises: unknown key (value '2'); did you mean 'ulysses'? Valid here: cfg, ring, "
-       "ulysses, spatial, pp, tp"},
+       "t.yaml:6: groups[1].parallel.ulises: unknown key (value '2'); did you mean 'ulysses'? Valid here: dp, cfg, "
+       "ring, ulysses, spatial, pp, tp"},
       {"edge", inEdge("    slot: 3\n"),
        "t.yaml:11: edges[0].slot: unknown key (value '3'); did you mean 'slots'? Valid here: from, to, slots, "
        "profiles_max, unpooled_bytes_max, producer_shard_dim, consumer_shard_dim"},
@@ -344,18 +348,31 @@ edges:
 )";
   const StatusOr<Topology> topology = parse(yaml);
   REQUIRE(topology.ok());
-  CHECK(topology->order == std::vector<size_t>{3, 1, 2, 0});
-  CHECK(topology->sink == 0);
+  std::vector<size_t> entries;
+  for (const StageSpec& stage : topology->stages)
+    entries.push_back(stage.entry);
+  CHECK(entries == std::vector<size_t>{3, 1, 2, 0});
+  CHECK(topology->emitsFrames(0));
+  CHECK(topology->links[2].from == 0);  // in places of the pipeline
+  CHECK(topology->links[2].to == 1);
 }
 
 TEST_CASE("config: values that contradict each other are both named", "[config]") {
   check({
       {"ranks", inGroup("    devices: [cpu, cpu, cpu]\n    parallel: {cfg: 2, ulysses: 2}\n"),
-       "t.yaml:7: groups[1].parallel: the degrees cfg 2 x ring 1 x ulysses 2 x spatial 1 x pp 1 x tp 1 make 4 ranks, "
+       "t.yaml:7: groups[1].parallel: the degrees dp 1 x cfg 2 x ring 1 x ulysses 2 x spatial 1 x pp 1 x tp 1 make 4 ranks, "
        "but devices lists 3; the two must be equal"},
       {"ranks without parallel", inGroup("    devices: [cpu, cpu]\n"),
-       "t.yaml:5: groups[1].parallel: the degrees cfg 1 x ring 1 x ulysses 1 x spatial 1 x pp 1 x tp 1 make 1 ranks, "
+       "t.yaml:5: groups[1].parallel: the degrees dp 1 x cfg 1 x ring 1 x ulysses 1 x spatial 1 x pp 1 x tp 1 make 1 ranks, "
        "but devices lists 2; the two must be equal"},
+      {"nccl on the CPU", inGroup("    devices: [cpu, cpu]\n    parallel: {cfg: 2}\n    communication: nccl\n"),
+       "t.yaml:8: groups[1].communication: 'nccl' needs a GPU for each rank, and its ranks are on the CPU; give gloo "
+       "or "
+       "auto"},
+      {"nccl on one GPU",
+       inGroup("    communication: nccl\n    devices: [\"cuda:1\", \"cuda:0\", \"cuda:1\"]\n    parallel: {tp: 3}\n"),
+       "t.yaml:6: groups[1].communication: 'nccl' needs a GPU for each rank, and its ranks 0 and 2 share cuda:1; give "
+       "gloo or auto"},
       {"ports", with(appended("http: 0.0.0.0:7000\n"), "127.0.0.1:0", "127.0.0.1:7000"),
        "t.yaml:14: http: '0.0.0.0:7000' takes the port of listen (127.0.0.1:7000); give each a port of its own, or 0 "
        "for "

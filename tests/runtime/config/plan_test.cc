@@ -33,6 +33,7 @@ groups, in the order in which a job runs them:
     memory limit none
   denoise: noop.middle.denoise
     2 ranks on cpu, cpu, 1 thread each, float32
+    ulysses 2 over gloo: its ranks are on the CPU
     no model directory
     memory limit 2GiB
     option depth: 3
@@ -65,6 +66,7 @@ deadlines:
   heartbeat_miss 5s
   shutdown_grace 10s
   channel_progress 30s
+  collective 30s
   encode 2m
 restarts: after 200ms to 30s, given up after 10 failed starts in a row
 note: jobs must say steps
@@ -82,6 +84,7 @@ TEST_CASE("plan: the JSON form holds the same", "[config][plan]") {
   CHECK(plan["groups"][1]["threads"] == 2);
   CHECK(plan["groups"][1]["devices"] == nlohmann::json::array({"cpu"}));
   CHECK(plan["groups"][1]["memory_bytes_max"].is_null());
+  CHECK(plan["groups"][1]["communication"].is_null());  // there is nobody to talk to
   CHECK(plan["limits"]["steps_max"] == 1000);
   CHECK(plan["deadlines_ms"]["job"].is_number());
   CHECK(plan["defaults"]["frames"].is_null());
@@ -89,6 +92,28 @@ TEST_CASE("plan: the JSON form holds the same", "[config][plan]") {
   CHECK(plan["edges"][0]["transport"] == "shm");
   CHECK(plan["edges"][0]["consumer_shard_dim"] == 2);
   CHECK(plan["edges"][0]["producer_shard_dim"].is_null());
+}
+
+TEST_CASE("plan: how tokens cross an edge is told once the stages said it", "[config][plan]") {
+  StatusOr<Topology> topology = parse(kThreeGroups);
+  REQUIRE(topology.ok());
+  Findings findings = findingsFor(*topology);
+  settle(findings, *topology);
+  CHECK(planText(*topology, findings).find("token layout") == std::string::npos);
+  findings.token_cuts[1] = {TokenCut::kTokens, TokenCut::kRows};
+  settle(findings, *topology);
+  CHECK(topology->edges[0].tokens == TokenCuts{});
+  CHECK(planText(*topology, findings).find("in token layout: producer publishes by tokens, consumer reads by rows") !=
+        std::string::npos);
+  const nlohmann::json plan = nlohmann::json::parse(planJson(*topology, findings));
+  CHECK(plan["edges"][0]["producer_tokens"] == "none");
+  CHECK(plan["edges"][1]["producer_tokens"] == "tokens");
+  CHECK(plan["edges"][1]["consumer_tokens"] == "rows");
+  findings.token_cuts[1] = {TokenCut::kTokens, TokenCut::kNone};
+  settle(findings, *topology);
+  CHECK(planText(*topology, findings)
+            .find("consumer reads whole\n    in token layout: producer publishes by tokens, "
+                  "consumer reads whole") != std::string::npos);
 }
 
 TEST_CASE("plan: weights are the sizes of the stage's own files", "[config][plan]") {

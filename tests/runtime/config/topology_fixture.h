@@ -31,6 +31,7 @@ inline StatusOr<Topology> parse(const std::string& yaml) { return parseTopology(
 inline Findings findingsFor(const Topology& topology) {
   Findings findings;
   findings.weight_bytes.assign(topology.groups.size(), 0);
+  findings.token_cuts.resize(topology.links.size());
   findings.process_bytes = uint64_t{300} << 20;
   findings.limits = topology.limits;
   findings.defaults = topology.defaults;

@@ -76,6 +76,21 @@ TEST_CASE("channel_plan: producers listen first, then consumers connect, then th
   CHECK(fixture.plan.nextDeadline() == Clock::TimePoint::max());
 }
 
+TEST_CASE("channel_plan: both sides are told how tokens are cut", "[supervisor]") {
+  Fixture fixture;
+  fixture.topology.edges[0].tokens = {TokenCut::kTokens, TokenCut::kRows};
+  fixture.load(0);
+  fixture.load(1);
+  fixture.ready(Fixture::worker(0), 1);
+  const auto sent = fixture.sink.take();
+  REQUIRE(sent.size() == 3);
+  for (const wire::ChannelSpec& channel :
+       {sent[0].command.open_producer().channel(), sent[1].command.open_consumer().channel()}) {
+    CHECK(channel.producer_tokens() == wire::TOKEN_CUT_TOKENS);
+    CHECK(channel.consumer_tokens() == wire::TOKEN_CUT_ROWS);
+  }
+}
+
 TEST_CASE("channel_plan: survivors retire before a new channel opens", "[supervisor]") {
   Fixture fixture;
   fixture.openAll();

@@ -28,8 +28,10 @@ struct Host final : DispatcherHost {
     return outputs.open(job.id, job.parameters, [](const StatusOr<media::OutputResult>&) {});
   }
   // Every worker gets jobs in the order in which they left the queue, whatever came back to it meanwhile: so no two of
-  // them wait for each other's slots.
+  // them wait for each other's slots. Behind replicas, where no join is ahead, one may overtake another.
   void onCommandSent(const JobId& job, WorkerId worker) override {
+    ++sent_to[worker.group];
+    if (unordered.count(worker.group) != 0) return;
     uint64_t& last = last_sent[worker];
     REQUIRE(admissions.at(job) > last);
     last = admissions.at(job);
@@ -56,12 +58,15 @@ struct Host final : DispatcherHost {
     queue.push_front(job);
   }
   void onGroupUnusable(GroupIndex, const Status&) override {}
+  void onGroupSuspect(GroupIndex, const Status&) override {}
 
   std::deque<JobId> queue;
   FakeOutputs outputs;
   uint64_t next_admission = 1;
   std::map<JobId, uint64_t> admissions;  // of its last run
   std::map<WorkerId, uint64_t> last_sent;
+  std::map<GroupIndex, uint64_t> sent_to;
+  std::set<GroupIndex> unordered;
   std::set<JobId> running;
   std::set<JobId> cancelled;
   std::set<JobId> restarted;
@@ -76,6 +81,11 @@ class Simulation {
         model_(topology_, random_, {}),
         dispatcher_(topology_, clock_, model_, host_) {
     model_.attach(dispatcher_);
+    bool behind_replicas = false;
+    for (const StageShape& shape : shapesOf(topology_)) {
+      if (behind_replicas && !shape.before_join) host_.unordered.insert(shape.groups.begin(), shape.groups.end());
+      behind_replicas = behind_replicas || shape.groups.size() > 1;
+    }
     for (uint32_t group = 0; group < topology_.groups.size(); ++group)
       model_.bringUp(group);
   }
@@ -117,6 +127,22 @@ class Simulation {
     }
   }
 
+  // What each replica got of its stage's commands, at least.
+  double smallestShare() const {
+    double smallest = 1;
+    for (const config::StageSpec& stage : topology_.stages) {
+      double sum = 0;
+      double least = 1e9;
+      for (const size_t group : stage.groups) {
+        const auto sent = host_.sent_to.find(GroupIndex(static_cast<uint32_t>(group)));
+        const double count = sent == host_.sent_to.end() ? 0 : static_cast<double>(sent->second);
+        sum += count / topology_.groups[group].ranks();
+        least = std::min(least, count / topology_.groups[group].ranks());
+      }
+      smallest = std::min(smallest, least * static_cast<double>(stage.groups.size()) / sum);
+    }
+    return smallest;
+  }
   size_t succeeded() const {
     size_t count = 0;
     for (const auto& [job, status] : host_.ended)
@@ -188,6 +214,7 @@ void explore(const std::function<config::Topology()>& topology, uint32_t first_s
     Simulation simulation(topology(), seed);
     simulation.run(turns);
     simulation.settle();
+    CHECK(simulation.smallestShare() > 0.25);  // deaths cost it some
     succeeded += simulation.succeeded();
     cancelled += simulation.cancelled();
     ended += simulation.ended();
@@ -202,6 +229,42 @@ TEST_CASE("dispatcher: every job ends once, no credit and no number is lost, ord
   explore([] { return chainTopology({1, 1, 1}); }, 1, 40, 1500);
   explore([] { return chainTopology({2, 3, 1, 2}); }, 1000, 20, 1500);
   explore([] { return diamondTopology(); }, 2000, 20, 1500);
+}
+
+// Replicas everywhere, and edges that hold one artifact: where two jobs could wait for each other, they would.
+std::vector<config::Topology> replicated() {
+  const std::vector<std::pair<size_t, size_t>> deep_join{{0, 1}, {1, 2}, {1, 3}, {2, 4}, {3, 4}, {4, 5}};
+  std::vector<config::Topology> topologies{
+      chainTopology({1, 1, 1}, {1, 2, 1}),
+      chainTopology({2, 1, 2, 1}, {2, 3, 1, 2}),
+      diamondTopology({2, 2, 1, 2}),
+      diamondTopology({1, 2, 3, 1}),
+      madeTopology({1, 1, 1, 1, 1, 1}, deep_join, {2, 2, 2, 2, 1, 2}),
+      madeTopology({1, 1, 1, 1, 1, 1}, deep_join, {2, 1, 1, 1, 2, 1}),
+  };
+  for (config::Topology& topology : topologies) {
+    for (config::EdgeSpec& edge : topology.edges)
+      edge.slots = 1;
+  }
+  topologies.push_back(chainTopology({1, 1, 1}, {2, 2, 2}));
+  return topologies;
+}
+
+TEST_CASE("dispatcher: the same with replicas", "[supervisor][property][replica]") {
+  uint32_t first_seed = 3000;
+  for (const config::Topology& topology : replicated()) {
+    CAPTURE(topology.groups.size());
+    explore([&] { return topology; }, first_seed, 10, 1500);
+    first_seed += 100;
+  }
+}
+
+TEST_CASE("dispatcher: the same with replicas for many more seeds", "[.][supervisor][property][replica]") {
+  uint32_t first_seed = 40000;
+  for (const config::Topology& topology : replicated()) {
+    explore([&] { return topology; }, first_seed, 300, 4000);
+    first_seed += 10000;
+  }
 }
 
 TEST_CASE("dispatcher: the same for many more seeds", "[.][supervisor][property]") {

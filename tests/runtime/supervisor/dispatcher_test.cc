@@ -1,11 +1,7 @@
 #include "runtime/supervisor/dispatcher.h"
 
-#include <map>
-
 #include "runtime/supervisor/limits.h"
-#include "tests/runtime/supervisor/fakes.h"
-#include "tests/support/catch.h"
-#include "tests/support/manual_clock.h"
+#include "tests/runtime/supervisor/dispatcher_fixture.h"
 
 namespace latentd::supervisor {
 namespace {
@@ -13,110 +9,8 @@ namespace {
 namespace wire = internal::v1;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kStall{1000};
 using Failures = std::vector<std::pair<uint32_t, absl::StatusCode>>;
-
-struct Host final : DispatcherHost {
-  std::optional<JobSpec> takeNextJob() override {
-    if (queue.empty()) return std::nullopt;
-    JobSpec spec{queue.front(), {}, stall_timeout, may_restart, may_displace};
-    spec.parameters.set_frames(5);
-    queue.pop_front();
-    return spec;
-  }
-  StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) override {
-    return outputs.open(job.id, job.parameters, [](const StatusOr<media::OutputResult>&) {});
-  }
-  void onCommandSent(const JobId&, WorkerId) override {}
-  void onStageStarted(const JobId& job, GroupIndex group) override { started.emplace_back(job, group.value); }
-  void onStageComputes(const JobId& job, GroupIndex group) override { computing.emplace_back(job, group.value); }
-  void onStageProgress(const JobId&, GroupIndex, uint32_t step, uint32_t) override { last_step = step; }
-  void onStageDone(const JobId&, GroupIndex, const wire::StageTimings&) override { ++stages_done; }
-  void onStageFailed(const JobId&, GroupIndex group, const Status& status) override {
-    failures.emplace_back(group.value, status.code());
-  }
-  void onJobEnded(const JobId& job, StatusOr<media::OutputResult> result) override {
-    REQUIRE(ended.count(job) == 0);
-    ended[job] = result.ok() ? absl::OkStatus() : result.status();
-  }
-  void onJobLost(const JobId& job, const Status& cause) override { lost.emplace_back(job, cause); }
-  void onJobDisplaced(const JobId& job, const Status& cause) override { displaced.emplace_back(job, cause); }
-  void onGroupUnusable(GroupIndex group, const Status& cause) override { unusable.emplace_back(group.value, cause); }
-
-  std::deque<JobId> queue;
-  FakeOutputs outputs;
-  std::vector<std::pair<JobId, uint32_t>> started;
-  std::vector<std::pair<JobId, uint32_t>> computing;
-  uint32_t last_step = 0;
-  int stages_done = 0;
-  std::vector<std::pair<uint32_t, absl::StatusCode>> failures;
-  std::map<JobId, Status> ended;
-  std::optional<milliseconds> stall_timeout = kStall;
-  bool may_restart = false;
-  bool may_displace = true;
-  std::vector<std::pair<JobId, Status>> lost;
-  std::vector<std::pair<JobId, Status>> displaced;
-  std::vector<std::pair<uint32_t, Status>> unusable;
-};
-
-struct Fixture {
-  explicit Fixture(std::vector<uint32_t> ranks = {1, 1, 1}) : topology(chainTopology(ranks)) {
-    topology.deadlines.stall = kStall;
-    for (uint32_t edge = 0; edge < topology.edges.size(); ++edge)
-      dispatcher.edgeOpened(EdgeIndex(edge), channel(edge));
-    for (uint32_t group = 0; group < topology.groups.size(); ++group)
-      dispatcher.groupReady(GroupIndex(group));
-  }
-  static ChannelId channel(uint32_t edge) { return ChannelId(edge + 1); }
-  static WorkerId worker(uint32_t group, uint32_t rank = 0) { return {GroupIndex(group), Rank(rank)}; }
-
-  void submit(const JobId& job) {
-    host.queue.push_back(job);
-    dispatcher.pump();
-  }
-  void start(uint32_t group, const JobId& job, uint32_t rank = 0) {
-    wire::StageStarted event;
-    event.set_job_id(job);
-    dispatcher.onStarted(worker(group, rank), event);
-  }
-  void done(uint32_t group, const JobId& job, uint32_t rank = 0) {
-    wire::StageDone event;
-    event.set_job_id(job);
-    dispatcher.onDone(worker(group, rank), event);
-    dispatcher.pump();
-  }
-  void failed(uint32_t group, const JobId& job, absl::StatusCode code, bool recycle = false, uint32_t rank = 0) {
-    wire::StageFailed event;
-    event.set_job_id(job);
-    event.mutable_status()->set_code(static_cast<int>(code));
-    event.mutable_status()->set_message("because");
-    event.set_recycle(recycle);
-    dispatcher.onFailed(worker(group, rank), event);
-    dispatcher.pump();
-  }
-  void outputDone(const JobId& job, uint32_t frames = 5) {
-    dispatcher.onOutputDone(job, media::OutputResult{"/spool/" + job, 10, frames});
-    dispatcher.pump();
-  }
-  // "0:run 1:run 2:cancel" of what was sent since the last call.
-  std::string sent() {
-    std::string text;
-    for (const FakeSink::Sent& entry : sink.take()) {
-      text += (text.empty() ? "" : " ") + std::to_string(entry.worker.group.value) + ":";
-      if (entry.command.has_run_stage()) text += "run " + entry.command.run_stage().job_id();
-      if (entry.command.has_cancel()) text += "cancel " + entry.command.cancel().job_id();
-      if (entry.command.has_discard_refs())
-        text += "discard " + std::to_string(entry.command.discard_refs().refs(0).sequence());
-    }
-    return text;
-  }
-
-  testing::ManualClock clock;
-  config::Topology topology;
-  FakeSink sink;
-  Host host;
-  Dispatcher dispatcher{topology, clock, sink, host};
-};
+using Fixture = DispatcherFixture;
 
 TEST_CASE("dispatcher: every command of a job is sent before any input exists", "[supervisor]") {
   Fixture fixture;
@@ -622,6 +516,42 @@ TEST_CASE("dispatcher: a failure that may be a consequence waits for its cause, 
   alone.dispatcher.onTimer();
   CHECK(messageOf(alone.host.ended.at("a")).find("stage g0 (fake), rank 0, step 0: because") != std::string::npos);
   CHECK(alone.dispatcher.running() == 0);
+}
+
+TEST_CASE("dispatcher: what a rank met of another gives way to what that one tells", "[supervisor]") {
+  const auto met = [](Fixture& fixture, uint32_t rank, absl::StatusCode code) {
+    wire::StageFailed event;
+    event.set_job_id("a");
+    event.mutable_status()->set_code(static_cast<int>(code));
+    event.mutable_status()->set_message("a peer left");
+    event.set_recycle(true);
+    event.set_of_peer(true);
+    fixture.dispatcher.onFailed(Fixture::worker(0, rank), event);
+  };
+  Fixture told({3});
+  told.submit("a");
+  met(told, 0, absl::StatusCode::kDeadlineExceeded);
+  met(told, 2, absl::StatusCode::kUnavailable);
+  CHECK(told.host.ended.empty());
+  CHECK(told.host.unusable.empty());
+  CHECK(told.host.suspect.size() == 2);
+  told.failed(0, "a", absl::StatusCode::kInternal, /*recycle=*/true, /*rank=*/1);
+  CHECK(messageOf(told.host.ended.at("a")) == "stage g0 (fake), rank 1, step 0: because");
+  CHECK(told.host.unusable.size() == 1);
+
+  Fixture dead({3});
+  dead.submit("a");
+  dead.start(0, "a");
+  met(dead, 0, absl::StatusCode::kDeadlineExceeded);
+  dead.dispatcher.groupLost(GroupIndex(0), absl::UnavailableError("g0 rank 1 died: signal SIGKILL"));
+  CHECK(messageOf(dead.host.ended.at("a")) == "g0 rank 1 died: signal SIGKILL (stage g0)");
+
+  Fixture silent({3});
+  silent.submit("a");
+  met(silent, 0, absl::StatusCode::kDeadlineExceeded);
+  silent.clock.advance(kCauseTimeout);
+  silent.dispatcher.onTimer();
+  CHECK(silent.host.ended.at("a").code() == absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST_CASE("dispatcher: of failures that went down the edges the first of the pipeline is told", "[supervisor]") {

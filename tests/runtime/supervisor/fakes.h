@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "proto/worker.pb.h"
+#include "runtime/base/shm_region.h"
+#include "runtime/config/replicas.h"
 #include "runtime/config/topology.h"
 #include "runtime/media/output.h"
 #include "runtime/supervisor/command_sink.h"
@@ -19,26 +21,32 @@
 // Stand-ins for what the supervisor's parts talk to, and topologies for them.
 namespace latentd::supervisor {
 
-// A chain of groups with these rank counts: "g0" -> "g1" -> ..., the last one emits frames.
-inline config::Topology chainTopology(const std::vector<uint32_t>& ranks) {
+// Groups "g0", "g1", ... with these rank counts and edges, in pipeline order; the last one emits frames. replicas: of
+// each group, 1 where nothing is said.
+inline config::Topology madeTopology(const std::vector<uint32_t>& ranks,
+                                     const std::vector<std::pair<size_t, size_t>>& edges,
+                                     const std::vector<uint32_t>& replicas = {}) {
   using std::chrono::milliseconds;
   config::Topology topology;
+  std::vector<size_t> order;
   for (size_t index = 0; index < ranks.size(); ++index) {
     config::GroupSpec group;
     group.name = "g" + std::to_string(index);
     group.stage = "fake";
     group.method = "run";
-    group.devices.resize(ranks[index]);
+    group.parallel.dp = index < replicas.size() ? replicas[index] : 1;
+    group.devices.resize(ranks[index] * group.parallel.dp);
     topology.groups.push_back(group);
-    topology.order.push_back(index);
-    if (index == 0) continue;
+    order.push_back(index);
+  }
+  for (const auto& [from, to] : edges) {
     config::EdgeSpec edge;
-    edge.name = "g" + std::to_string(index - 1) + ".run->g" + std::to_string(index) + ".run";
-    edge.from = index - 1;
-    edge.to = index;
+    edge.name = "g" + std::to_string(from) + ".run->g" + std::to_string(to) + ".run";
+    edge.from = from;
+    edge.to = to;
     topology.edges.push_back(edge);
   }
-  topology.sink = ranks.size() - 1;
+  config::expandReplicas(order, topology);
   topology.queue = {.length_max = 64, .aging = milliseconds(1000)};
   topology.deadlines = {.load = milliseconds(10000),
                         .warm_up = milliseconds(5000),
@@ -48,6 +56,7 @@ inline config::Topology chainTopology(const std::vector<uint32_t>& ranks) {
                         .heartbeat_miss = milliseconds(1000),
                         .shutdown_grace = milliseconds(10000),
                         .channel_progress = milliseconds(2000),
+                        .collective = milliseconds(700),
                         .encode = milliseconds(60000)};
   topology.restart = {.backoff_min = milliseconds(100),
                       .backoff_max = milliseconds(1000),
@@ -65,18 +74,17 @@ inline config::Topology chainTopology(const std::vector<uint32_t>& ranks) {
   return topology;
 }
 
+// A chain of such groups: "g0" -> "g1" -> ...
+inline config::Topology chainTopology(const std::vector<uint32_t>& ranks, const std::vector<uint32_t>& replicas = {}) {
+  std::vector<std::pair<size_t, size_t>> edges;
+  for (size_t index = 1; index < ranks.size(); ++index)
+    edges.emplace_back(index - 1, index);
+  return madeTopology(ranks, edges, replicas);
+}
+
 // g0 feeds g1 and g2, both feed g3.
-inline config::Topology diamondTopology() {
-  config::Topology topology = chainTopology({1, 2, 1, 2});
-  topology.edges.clear();
-  for (const auto& [from, to] : std::vector<std::pair<size_t, size_t>>{{0, 1}, {0, 2}, {1, 3}, {2, 3}}) {
-    config::EdgeSpec edge;
-    edge.name = "g" + std::to_string(from) + ".run->g" + std::to_string(to) + ".run";
-    edge.from = from;
-    edge.to = to;
-    topology.edges.push_back(edge);
-  }
-  return topology;
+inline config::Topology diamondTopology(const std::vector<uint32_t>& replicas = {}) {
+  return madeTopology({1, 2, 1, 2}, {{0, 1}, {0, 2}, {1, 3}, {2, 3}}, replicas);
 }
 
 // Keeps what was sent.
@@ -165,11 +173,15 @@ class FakeLauncher final : public WorkerLauncher {
     return absl::OkStatus();
   }
   void kill(WorkerId worker) override { killed.push_back(worker); }
-  Status sendDescriptor(WorkerId, uint64_t, int) override { return absl::OkStatus(); }
+  Status sendDescriptor(WorkerId, uint64_t id, int fd) override {
+    LATENTD_ASSIGN_OR_RETURN(descriptors[id], duplicateFd(fd));
+    return absl::OkStatus();
+  }
   pid_t pid(WorkerId worker) const override {
     return running.count(worker) != 0 ? static_cast<pid_t>(100 * (worker.group.value + 1) + worker.rank.value) : -1;
   }
 
+  std::map<uint64_t, UniqueFd> descriptors;  // the last of each id
   std::map<WorkerId, Epoch> running;
   std::vector<WorkerId> killed;
   Status launch_status;

@@ -1,8 +1,13 @@
 #include "runtime/supervisor/fleet.h"
 
-#include <csignal>
+#include <stdlib.h>
 
+#include <csignal>
+#include <filesystem>
+
+#include "runtime/base/flight_recorder.h"
 #include "runtime/metrics/registry.h"
+#include "runtime/supervisor/limits.h"
 #include "tests/runtime/supervisor/fakes.h"
 #include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
@@ -40,9 +45,16 @@ struct Link final : ControlLink {
   bool full = false;
 };
 
+struct TempFolder {
+  TempFolder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
+  ~TempFolder() { std::filesystem::remove_all(path); }
+  std::string path = "/tmp/ldfXXXXXX";
+};
+
 // Plays every worker; what a worker does on its own is a call of the test.
 struct Fixture {
-  explicit Fixture(std::vector<uint32_t> ranks = {1, 2}) : topology(chainTopology(ranks)) {
+  explicit Fixture(const std::vector<uint32_t>& ranks = {1, 2}, const std::vector<uint32_t>& replicas = {})
+      : topology(chainTopology(ranks, replicas)) {
     fleet.connect(link, launcher);
   }
   static WorkerId worker(uint32_t group, uint32_t rank = 0) { return {GroupIndex(group), Rank(rank)}; }
@@ -71,10 +83,10 @@ struct Fixture {
     wire::WorkerEvent event = eventOf(worker);
     wire::Method& offered = *event.mutable_ready()->add_methods();
     offered.set_name(method);
-    const bool sink = worker.group.value == topology.sink;
+    const bool sink = topology.emitsFrames(worker.group.value);
     offered.set_emits_frames(sink);
     if (!sink) offered.add_outputs("x");
-    if (worker.group.value != 0) offered.add_inputs("x");
+    if (topology.groups[worker.group.value].place != 0) offered.add_inputs("x");
     fleet.onEvent(connectionOf(worker), event);
   }
   void exit(WorkerId worker, ExitStatus status, std::vector<std::string> lines = {}) {
@@ -131,7 +143,8 @@ struct Fixture {
   std::map<WorkerId, ConnectionId> connections;
   std::map<WorkerId, Epoch> handled;
   uint64_t next_connection = 1;
-  Fleet fleet{topology, clock, metrics, host, "/run/x"};
+  TempFolder folder;
+  Fleet fleet{topology, clock, metrics, host, folder.path};
 };
 
 TEST_CASE("fleet: register, load, warm up, ready, channels, serving", "[supervisor]") {
@@ -165,6 +178,152 @@ TEST_CASE("fleet: register, load, warm up, ready, channels, serving", "[supervis
   fixture.fleet.fill(topology, [](GroupIndex group) { return group.value == 0; });
   CHECK(topology.groups(0).workers(0).state() == v1::WORKER_STATE_BUSY);
   CHECK(topology.groups(1).workers(1).state() == v1::WORKER_STATE_READY);
+}
+
+TEST_CASE("fleet: the ranks of an epoch share memory and a folder, which go with it", "[supervisor]") {
+  Fixture fixture;
+  fixture.fleet.start();
+  fixture.registerWorker(Fixture::worker(0));
+  CHECK_FALSE(fixture.link.sent.back().second.load().has_communication());
+  CHECK(fixture.launcher.descriptors.empty());
+  const auto registered = [&] {
+    fixture.registerWorker(Fixture::worker(1, 0));
+    return fixture.link.sent.back().second.load().communication();
+  };
+  const wire::Communication first = registered();
+  CHECK(first.flight_recorder_id() == kFlightRecorderId);
+  CHECK(first.timeout_ms() == 700);
+  CHECK(first.start_timeout_ms() == 10000);
+  const std::filesystem::path store = first.rendezvous_file();
+  CHECK(store.parent_path().parent_path() == fixture.folder.path);
+  CHECK(std::filesystem::is_empty(store.parent_path()));
+  fixture.ready(Fixture::worker(0));
+  fixture.handled[Fixture::worker(0)] = fixture.handled[Fixture::worker(1, 0)] = Epoch(1);
+  fixture.ready(Fixture::worker(1, 0));
+  fixture.bringUp();
+  fixture.exit(Fixture::worker(1, 1), {true, SIGKILL});
+  CHECK(std::filesystem::exists(store.parent_path()));  // a rank is left
+  fixture.reapKilled();
+  CHECK_FALSE(std::filesystem::exists(store.parent_path()));
+  fixture.clock.advance(milliseconds(100));
+  fixture.fleet.onTimer();
+  CHECK(registered().rendezvous_file() != first.rendezvous_file());
+}
+
+TEST_CASE("fleet: what the ranks of a group do can be read while they do it, and counts", "[supervisor]") {
+  Fixture fixture({1, 2});
+  fixture.fleet.start();
+  fixture.bringUp();
+  ShmRegion region =
+      ShmRegion::map(duplicateFd(fixture.launcher.descriptors.at(kFlightRecorderId).get()).value(), 1).value();
+  FlightRecorder rank = FlightRecorder::attach(std::move(region), Rank(1)).value();
+  Operation operation{.kind = "all_reduce", .group = "world", .members = 3, .sequence = 1, .bytes_sent = 80};
+  rank.begin(operation);
+  wire::WorkerEvent beat = fixture.eventOf(Fixture::worker(1, 1));
+  beat.mutable_heartbeat();
+  for (int twice = 0; twice < 2; ++twice)
+    fixture.fleet.onEvent(fixture.connectionOf(Fixture::worker(1, 1)), beat);
+  CHECK(fixture.metrics.mesh_operations.with("g1", "1").Value() == 1);
+  CHECK(fixture.metrics.mesh_bytes.with("g1", "1").Value() == 80);
+
+  const v1::FlightRecords records = fixture.fleet.flightRecords("").value();
+  REQUIRE(records.groups_size() == 1);
+  CHECK(records.groups(0).group() == "g1");
+  CHECK(records.groups(0).epoch() == 1);
+  CHECK_FALSE(records.groups(0).ended());
+  CHECK(records.groups(0).verdict().find("rank 1 waits in all_reduce 1 of world for ") == 0);
+  CHECK(records.groups(0).ranks(1).recent(0).bytes_sent() == 80);
+  CHECK(fixture.fleet.flightRecords("g1").value().groups_size() == 1);
+  CHECK(fixture.fleet.flightRecords("g0").status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(fixture.fleet.flightRecords("g9").status().code() == absl::StatusCode::kNotFound);
+
+  operation.sequence = 2;
+  rank.begin(operation);
+  fixture.exit(Fixture::worker(1, 0), {true, SIGKILL});
+  fixture.reapKilled();
+  CHECK(fixture.metrics.mesh_operations.with("g1", "1").Value() == 2);
+  CHECK(fixture.fleet.flightRecords("g1").value().groups(0).ended());
+  CHECK(fixture.fleet.flightRecords("g1").value().groups(0).ranks(1).operations() == 2);
+}
+
+// A rank that could not start because of another one.
+void fatalOfPeer(Fixture& fixture, WorkerId worker) {
+  wire::WorkerEvent fatal = fixture.eventOf(worker);
+  fatal.mutable_fatal()->mutable_status()->set_code(static_cast<int>(absl::StatusCode::kUnavailable));
+  fatal.mutable_fatal()->mutable_status()->set_message("a peer closed the connection");
+  fatal.mutable_fatal()->set_of_peer(true);
+  fixture.fleet.onEvent(fixture.connectionOf(worker), fatal);
+}
+
+TEST_CASE("fleet: what a rank met of another gives way to the cause", "[supervisor]") {
+  for (const bool killed : {true, false}) {
+    Fixture fixture({2});
+    fixture.fleet.start();
+    for (const uint32_t rank : {0, 1})
+      fixture.registerWorker(Fixture::worker(0, rank));
+    fatalOfPeer(fixture, Fixture::worker(0, 0));
+    CHECK(fixture.host.lost.empty());
+    CHECK(fixture.fleet.nextDeadline() == fixture.clock.now() + kSuspicionTimeout);
+    fixture.exit(Fixture::worker(0, 0), {false, 1});  // as it said
+    CHECK(fixture.host.lost.empty());
+    if (killed) {
+      fixture.exit(Fixture::worker(0, 1), {true, SIGKILL});
+    } else {
+      wire::WorkerEvent fatal = fixture.eventOf(Fixture::worker(0, 1));
+      fatal.mutable_fatal()->mutable_status()->set_code(static_cast<int>(absl::StatusCode::kNotFound));
+      fixture.fleet.onEvent(fixture.connectionOf(Fixture::worker(0, 1)), fatal);
+    }
+    REQUIRE(fixture.host.lost.size() == 1);
+    CHECK(fixture.cause().find("g0 rank 1 (fake)") == 0);
+  }
+}
+
+TEST_CASE("fleet: what a rank met of another is the cause if nobody says more", "[supervisor]") {
+  Fixture fixture({2});
+  fixture.fleet.start();
+  for (const uint32_t rank : {0, 1})
+    fixture.registerWorker(Fixture::worker(0, rank));
+  fatalOfPeer(fixture, Fixture::worker(0, 1));
+  fixture.clock.advance(kSuspicionTimeout);
+  fixture.fleet.onTimer();
+  REQUIRE(fixture.host.lost.size() == 1);
+  CHECK(fixture.cause() == "g0 rank 1 (fake), loading: a peer closed the connection");
+
+  Fixture all({2});
+  all.fleet.start();
+  for (const uint32_t rank : {0, 1})
+    all.registerWorker(Fixture::worker(0, rank));
+  for (const uint32_t rank : {1, 0})
+    fatalOfPeer(all, Fixture::worker(0, rank));
+  for (const uint32_t rank : {0, 1})
+    all.exit(Fixture::worker(0, rank), {false, 1});
+  REQUIRE(all.host.lost.size() == 1);  // there is nobody left to wait for
+  CHECK(all.cause().find("g0 rank 1 (fake)") == 0);
+}
+
+TEST_CASE("fleet: a group of which a rank met the end of another is replaced, with the cause if it comes",
+          "[supervisor]") {
+  for (const bool told : {true, false}) {
+    Fixture fixture({2});
+    fixture.fleet.start();
+    fixture.bringUp();
+    fixture.fleet.suspect(GroupIndex(0), absl::UnavailableError("a peer closed the connection"));
+    CHECK(fixture.launcher.killed.empty());
+    if (told) {
+      fixture.exit(Fixture::worker(0, 1), {true, SIGKILL});
+      CHECK(fixture.cause().find("signal SIGKILL") != std::string::npos);
+    } else {
+      fixture.clock.advance(kSuspicionTimeout);
+      fixture.fleet.onTimer();
+      CHECK(fixture.cause() == "g0: a peer closed the connection");
+      CHECK(fixture.metrics.restarts.with("g0", "recycle").Value() == 1);
+    }
+    fixture.reapKilled();
+    CHECK(fixture.host.lost.size() == 1);
+    fixture.clock.advance(milliseconds(100));
+    fixture.fleet.onTimer();
+    CHECK(fixture.launcher.launches == 4);
+  }
 }
 
 TEST_CASE("fleet: a first start is all or nothing, with the first cause", "[supervisor]") {
@@ -473,6 +632,89 @@ TEST_CASE("fleet: the end retires channels, then consumers end before producers"
   CHECK(done == 1);
   CHECK(fixture.host.lost.empty());
   CHECK(fixture.fleet.nextDeadline() == Clock::TimePoint::max());
+}
+
+TEST_CASE("fleet: one replica of each stage is enough to serve, once all have been there", "[supervisor][replica]") {
+  Fixture fixture({1, 1}, {1, 2});
+  fixture.fleet.start();
+  for (const uint32_t group : {0U, 1U}) {
+    fixture.handled[Fixture::worker(group)] = Epoch(1);
+    fixture.registerWorker(Fixture::worker(group));
+    fixture.ready(Fixture::worker(group));
+  }
+  fixture.answerChannels();
+  CHECK(fixture.host.edges_open == 1);
+  CHECK(fixture.host.ready == 0);
+  CHECK(messageOf(fixture.fleet.readiness()).find("g1.1 is not ready") == 0);
+  fixture.bringUp();
+  CHECK(fixture.host.edges_open == 2);
+  CHECK(fixture.host.ready == 1);
+  CHECK(fixture.fleet.readiness().ok());
+
+  fixture.exit(Fixture::worker(1), {true, SIGSEGV});
+  CHECK(fixture.cause().find("g1.0 rank 0 (fake): died while ready") == 0);
+  CHECK(fixture.fleet.readiness().ok());
+  fixture.exit(Fixture::worker(2), {true, SIGSEGV});
+  CHECK(messageOf(fixture.fleet.readiness()).find("g1.0 is not ready") == 0);
+  fixture.clock.advance(milliseconds(100));
+  fixture.fleet.onTimer();
+  CHECK(fixture.launcher.running.at(Fixture::worker(2)) == Epoch(2));
+  fixture.answerChannels();  // the survivor retires the former channels
+  fixture.handled[Fixture::worker(2)] = Epoch(2);
+  fixture.registerWorker(Fixture::worker(2));
+  fixture.ready(Fixture::worker(2));
+  CHECK(messageOf(fixture.fleet.readiness()) == "edge g0.run->g1.run is not open");
+  fixture.answerChannels();
+  CHECK(fixture.fleet.readiness().ok());
+  CHECK(fixture.host.ready == 1);
+  fixture.bringUp();
+  CHECK(fixture.host.ready == 2);
+  CHECK(fixture.host.failures.empty());
+}
+
+TEST_CASE("fleet: a replica that serves again has its failures forgotten while another one is down",
+          "[supervisor][replica]") {
+  Fixture fixture({1}, {2});
+  fixture.fleet.start();
+  fixture.bringUp();
+  fixture.exit(Fixture::worker(1), {false, 1});  // and is not heard of again
+  for (int death = 0; death < 5; ++death) {
+    fixture.exit(Fixture::worker(0), {false, 1});
+    for (int turn = 0; turn < 10 && fixture.launcher.running.count(Fixture::worker(0)) == 0; ++turn) {
+      fixture.clock.advance(milliseconds(200));
+      fixture.fleet.onTimer();
+    }
+    fixture.registerWorker(Fixture::worker(0));
+    fixture.ready(Fixture::worker(0));
+  }
+  CHECK(fixture.host.failures.empty());
+}
+
+TEST_CASE("fleet: the replicas of a stage end side by side", "[supervisor][replica]") {
+  Fixture fixture({1, 1}, {2, 2});
+  fixture.fleet.start();
+  fixture.bringUp();
+  int done = 0;
+  const auto start = fixture.clock.now();
+  fixture.fleet.shutDown(milliseconds(300), [&] { ++done; });
+  fixture.answerChannels();
+  fixture.exit(Fixture::worker(2), {false, 0});
+  const auto stopping = [&](uint32_t group) {
+    v1::Topology topology;
+    fixture.fleet.fill(topology, [](GroupIndex) { return false; });
+    return topology.groups(static_cast<int>(group)).workers(0).state() == v1::WORKER_STATE_STOPPING;
+  };
+  CHECK(stopping(3));
+  CHECK_FALSE(stopping(0));
+  fixture.clock.advance(milliseconds(100));
+  fixture.fleet.onTimer();
+  CHECK(fixture.launcher.killed == std::vector<WorkerId>{Fixture::worker(3)});
+  CHECK(stopping(0));
+  CHECK(stopping(1));
+  for (const uint32_t group : {3U, 1U, 0U})
+    fixture.exit(Fixture::worker(group), {false, 0});
+  CHECK(done == 1);
+  CHECK(fixture.clock.now() - start == milliseconds(100));
 }
 
 TEST_CASE("fleet: who does not end within its share of the grace is killed", "[supervisor]") {

@@ -72,7 +72,8 @@ class Harness {
   Harness(config::Topology topology, std::string worker_binary, const std::string& script = "")
       : topology_(std::move(topology)), folder_(makeFolder()) {
     // Fake workers run "run" everywhere but at the end.
-    topology_.groups[topology_.sink].method = "show";
+    for (const size_t group : topology_.stages.back().groups)
+      topology_.groups[group].method = "show";
     std::ofstream(folder_ + "/script") << script;
     spawner_.emplace(std::vector<std::string>{"FAKE_WORKER_SCRIPT=" + folder_ + "/script"});
     auto dir = RuntimeDir::create(folder_);

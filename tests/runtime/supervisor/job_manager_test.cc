@@ -96,7 +96,8 @@ struct Fixture {
                          posted.push_back(std::move(task));
                          return true;
                        },
-                   .group_unusable = [](GroupIndex, const Status&) {}}};
+                   .group_unusable = [](GroupIndex, const Status&) {},
+                   .group_suspect = [](GroupIndex, const Status&) {}}};
 };
 
 TEST_CASE("job_manager: a job from submission to its result", "[supervisor]") {
@@ -239,6 +240,7 @@ TEST_CASE("job_manager: a running job says which stage it waits for, and waits u
   const v1::Job job = *fixture.jobs.get(second);
   CHECK(job.state() == v1::JOB_STATE_RUNNING);
   CHECK(job.stages(0).waiting());
+  CHECK(job.stages(0).wait_reason() == v1::WAIT_REASON_GROUP_BUSY);
   const auto waits = [&] {
     const auto families = fixture.registry.expose();
     const std::string name = "latentd_queue_wait_seconds_sum ";

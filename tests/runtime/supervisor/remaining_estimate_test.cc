@@ -30,9 +30,9 @@ v1::Job twoStages() {
 
 TEST_CASE("remaining_estimate: the wait for inputs does not count, neither before nor after the first step",
           "[supervisor]") {
-  RemainingEstimate estimate({0, 1});
+  RemainingEstimate estimate(2);
   v1::Job job = twoStages();
-  estimate.observe(GroupIndex(1), job.parameters(), 4, 8);  // an earlier job: 8 s
+  estimate.observe(1, job.parameters(), 4, 8);  // an earlier job: 8 s
   setTime(*job.mutable_stages(0)->mutable_finish_time(), kStart + seconds(50));
   CHECK(estimate.remaining(job, kStart + seconds(50)) == seconds(8));
   setTime(*job.mutable_stages(1)->mutable_compute_start_time(), kStart + seconds(50));
@@ -43,14 +43,14 @@ TEST_CASE("remaining_estimate: the wait for inputs does not count, neither befor
 }
 
 TEST_CASE("remaining_estimate: nothing is said while a later stage is unknown", "[supervisor]") {
-  RemainingEstimate estimate({0, 1});
+  RemainingEstimate estimate(2);
   v1::Job job = twoStages();
   v1::StageProgress& first = *job.mutable_stages(0);
   setTime(*first.mutable_compute_start_time(), kStart);
   first.set_step(4);
   first.set_steps(4);
   CHECK_FALSE(estimate.remaining(job, kStart + seconds(8)));
-  estimate.observe(GroupIndex(1), job.parameters(), 1, 3);  // an earlier job's last stage: 3 s
+  estimate.observe(1, job.parameters(), 1, 3);  // an earlier job's last stage: 3 s
   CHECK(estimate.remaining(job, kStart + seconds(8)) == seconds(3));
 }
 

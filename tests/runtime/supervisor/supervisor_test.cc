@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "tests/runtime/supervisor/harness.h"
@@ -23,8 +24,8 @@ using testing::withSlack;
 
 std::string fakeWorker() { return siblingBinary("fake_worker"); }
 
-config::Topology fastTopology(const std::vector<uint32_t>& ranks) {
-  config::Topology topology = chainTopology(ranks);
+config::Topology fastTopology(const std::vector<uint32_t>& ranks, const std::vector<uint32_t>& replicas = {}) {
+  config::Topology topology = chainTopology(ranks, replicas);
   topology.deadlines.shutdown_grace = milliseconds(5000);
   topology.restart.backoff_min = milliseconds(20);
   topology.log.level = "info";
@@ -200,6 +201,48 @@ TEST_CASE("supervisor: a job that may be retried survives a death; each death is
   const std::string last = harness.service().topology().groups(1).last_failure().message();
   CHECK(contains(last, {"died while loading", "fake worker: exit at load"}));
   CHECK(!contains(last, {"segv at run"}));
+}
+
+TEST_CASE("supervisor: a replica's death costs its job alone; the other one serves on, and it comes back",
+          "[supervisor][replica]") {
+  // Groups: g0, g1.0, g1.1, g2.
+  config::Topology topology = fastTopology({1, 2, 1}, {1, 2});
+  for (const size_t group : topology.stages[1].groups)
+    topology.groups[group].options = {{"steps", "20"}, {"step_ms", "10"}};
+  Harness harness(topology, fakeWorker());
+  REQUIRE(harness.waitReady());
+  std::vector<JobId> jobs;
+  for (int count = 0; count < 6; ++count)
+    jobs.push_back(harness.submit());
+  const auto stage = [&](const JobId& id) { return harness.service().get(id)->stages(1); };
+  REQUIRE(Harness::waitUntil([&] { return stage(jobs[0]).step() > 2 && stage(jobs[1]).step() > 2; }));
+  CHECK(stage(jobs[0]).group() == "g1.0");
+  CHECK(stage(jobs[1]).group() == "g1.1");
+  CHECK(stage(jobs[0]).stage() == "g1");
+  REQUIRE(kill(harness.pidOf(1, 1), SIGKILL) == 0);
+  const v1::Job lost = harness.waitJob(jobs[0]);
+  CHECK(contains(lost.error().message(), {"g1.0 rank 1 (fake)", "SIGKILL", "stage g1.0"}));
+  CHECK(harness.service().ready().ok());
+  for (size_t index = 1; index < jobs.size(); ++index)
+    CHECK(harness.waitJob(jobs[index]).state() == v1::JOB_STATE_SUCCEEDED);
+  REQUIRE(Harness::waitUntil(
+      [&] { return harness.service().topology().groups(1).workers(1).state() == v1::WORKER_STATE_READY; }));
+  std::set<std::string> groups;
+  for (int count = 0; count < 4; ++count) {
+    const JobId first = harness.submit();
+    const JobId second = harness.submit();
+    for (const JobId& id : {first, second})
+      groups.insert(harness.waitJob(id).stages(1).group());
+  }
+  CHECK(groups == std::set<std::string>{"g1.0", "g1.1"});
+  const std::string metrics = harness.registry().expose();
+  CHECK(contains(
+      metrics,
+      {"latentd_stage_commands_total{group=\"g1.0\",stage=\"g1\"}", "latentd_handoffs_total{edge=\"g0.run->g1.run\"}",
+       "latentd_edge_info{edge=\"g0.run->g1.run\",transport=\"shm\"} 2", "latentd_slots{edge=\"g1.run->g2.run\"} 4"}));
+  CHECK(metrics.find("edge=\"g0.run->g1.0.run\"") == std::string::npos);
+  harness.interrupt();
+  CHECK(harness.waitEnd().ok());
 }
 
 TEST_CASE("supervisor: a worker that asks for it is replaced before the next job", "[supervisor]") {

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "runtime/base/status.h"
+#include "runtime/config/topology.h"
+
+namespace latentd::config {
+
+// Chooses what carries the group's collectives, where the file leaves it open, and says why; a pure function of where
+// its ranks are. INVALID_ARGUMENT where the file asks for what its devices cannot do.
+Status settleCommunication(GroupSpec& group);
+
+}  // namespace latentd::config

@@ -1,0 +1,46 @@
+#include "runtime/config/communication.h"
+
+#include "tests/support/catch.h"
+
+namespace latentd::config {
+namespace {
+
+constexpr Device kCpu{Device::Kind::kCpu, 0};
+constexpr Device kFirst{Device::Kind::kCuda, 0};
+constexpr Device kSecond{Device::Kind::kCuda, 1};
+
+GroupSpec settled(std::vector<Device> devices, Communication asked = Communication::kAuto) {
+  GroupSpec group;
+  group.devices = std::move(devices);
+  group.communication = asked;
+  CHECK(settleCommunication(group).ok());
+  return group;
+}
+
+TEST_CASE("config: what carries collectives follows from the ranks' devices, and says why", "[config]") {
+  CHECK(settled({kCpu, kCpu}).communication == Communication::kGloo);
+  CHECK(settled({kCpu, kCpu}).communication_reason == "its ranks are on the CPU");
+  CHECK(settled({kFirst, kSecond}).communication == Communication::kNccl);
+  CHECK(settled({kFirst, kSecond}).communication_reason == "each of its ranks has a GPU of its own");
+  CHECK(settled({kFirst, kSecond, kFirst}).communication == Communication::kGloo);
+  CHECK(settled({kFirst, kSecond, kFirst}).communication_reason == "its ranks 0 and 2 share cuda:0");
+}
+
+TEST_CASE("config: what the file asks for holds where it is possible", "[config]") {
+  const GroupSpec staged = settled({kFirst, kSecond}, Communication::kGloo);
+  CHECK(staged.communication == Communication::kGloo);
+  CHECK(staged.communication_reason == "the topology says so");
+  CHECK(settled({kFirst, kSecond}, Communication::kNccl).communication == Communication::kNccl);
+  GroupSpec impossible;
+  impossible.devices = {kFirst, kFirst};
+  impossible.communication = Communication::kNccl;
+  CHECK(settleCommunication(impossible).code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("config: the degrees of a mesh that are above 1 are told", "[config]") {
+  CHECK(toString(ParallelDegrees{}).empty());
+  CHECK(toString(ParallelDegrees{.cfg = 2, .ulysses = 4, .tp = 3}) == "cfg 2 x ulysses 4 x tp 3");
+}
+
+}  // namespace
+}  // namespace latentd::config
