@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/version.h"
@@ -14,6 +15,20 @@ namespace latentd::ctl {
 namespace {
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+// "mesh of denoise: cfg 2 x ulysses 2 over gloo (its ranks are on the CPU)".
+std::string meshLine(const v1::Group& group) {
+  const v1::MeshDegrees& degrees = group.degrees();
+  const std::pair<const char*, uint32_t> all[] = {{"cfg", degrees.cfg()},         {"ring", degrees.ring()},
+                                                  {"ulysses", degrees.ulysses()}, {"spatial", degrees.spatial()},
+                                                  {"pp", degrees.pp()},           {"tp", degrees.tp()}};
+  std::string text;
+  for (const auto& [name, degree] : all) {
+    if (degree > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
+  }
+  return fmt::format("mesh of {}: {} over {} ({})\n", group.name(), text, group.communication(),
+                     group.communication_reason());
+}
 
 std::string groupTable(const v1::Topology& topology) {
   std::vector<std::vector<std::string>> rows{
@@ -27,6 +42,9 @@ std::string groupTable(const v1::Topology& topology) {
     }
   }
   std::string text = formatTable(rows);
+  for (const v1::Group& group : topology.groups()) {
+    if (!group.communication().empty()) text += meshLine(group);
+  }
   for (const v1::Group& group : topology.groups()) {
     if (!group.has_last_failure()) continue;
     text += fmt::format("last failure of {}: {}: {}\n", group.name(), statusCodeName(group.last_failure().code()),

@@ -149,6 +149,7 @@ class CommandLine {
   std::string id_;
   std::vector<std::string> ids_;
   DrainOptions drain_;
+  DumpOptions dump_;
   std::string shell_;
   std::function<ExitCode()> run_;
 };
@@ -257,6 +258,20 @@ void CommandLine::addAdminCommands() {
           [this] { return runTopology(global_); });
   command("edges", "Show the edges and what passed over them", "Example:\n  latentctl edges\n",
           [this] { return runEdges(global_); });
+  CLI::App* dump = command(
+      "dump", "Show what the ranks of a group do with each other, also while they hang",
+      "The last operations that each rank has begun between the ranks of its group, as it notes them in memory\n"
+      "that the daemon reads itself; after a failure those of the ranks that are gone, until their group is\n"
+      "back. --json shows all that is kept.\n\n"
+      "Examples:\n"
+      "  latentctl dump denoise\n"
+      "  latentctl --json dump | jq -r '.groups[].verdict'\n",
+      [this] { return runDump(global_, dump_); });
+  dump->add_option("group", dump_.group, "Only this group")->type_name("GROUP");
+  dump->add_option("--last", dump_.last, "Operations of each rank")
+      ->check(wholeNumber<uint32_t>(1))
+      ->type_name("N")
+      ->capture_default_str();
   CLI::App* drain =
       command("drain", "Take no new jobs, finish the others, then end the daemon",
               "Example:\n  latentctl drain --deadline 10m --wait\n", [this] { return runDrain(global_, drain_); });

@@ -107,6 +107,8 @@ TEST_CASE("latentctl: get, topology, edges and version read well", "[latentctl]"
   CHECK(topology.code == 0);
   CHECK(contains(topology.output, "denoise  fake.denoise  0     cpu     ready"));
   CHECK(contains(topology.output, "300.0 MiB"));
+  CHECK(contains(topology.output, "mesh of denoise: ulysses 2 over gloo (its ranks are on the CPU)\n"));
+  CHECK(!contains(topology.output, "mesh of text"));
   CHECK(contains(fixture.run({"edges"}).output, "text.encode->denoise.denoise    shm        2"));
   CHECK(contains(topology.output, "steps       -        any\n"));
   CHECK(contains(topology.output, "frames      -        1 + k * 4\n"));
@@ -117,6 +119,28 @@ TEST_CASE("latentctl: get, topology, edges and version read well", "[latentctl]"
   const CtlResult version = fixture.run({"version"});
   CHECK(contains(version.output, "latentctl "));
   CHECK(contains(version.output, "latentd "));
+}
+
+TEST_CASE("latentctl: dump tells who waits for whom, and what each rank did last", "[latentctl]") {
+  CtlFixture fixture;
+  const CtlResult dump = fixture.run({"dump"});
+  CHECK(dump.code == 0);
+  CHECK(dump.output ==
+        "denoise, epoch 3\n"
+        "rank 1 waits in all_to_all 2 of ulysses for 4.00 s, which rank 0 has not begun\n"
+        "RANK  BEGUN  SENT     AGO     OPERATION   PROCESS GROUP  NUMBER  DTYPE     SHAPE  BYTES    TOOK\n"
+        "0     40     4.0 KiB  5.00 s  all_to_all  ulysses        1       bfloat16  2x320  4.0 KiB  2.000 ms\n"
+        "1     41     8.0 KiB  5.00 s  all_to_all  ulysses        1       bfloat16  2x320  4.0 KiB  2.000 ms\n"
+        "                      4.00 s  all_to_all  ulysses        2       bfloat16  2x320  4.0 KiB  under way for 4.00 "
+        "s\n");
+  CHECK(fixture.run({"dump", "denoise", "--last", "1"}).output.find("2.000 ms") ==
+        fixture.run({"dump", "denoise", "--last", "1"}).output.rfind("2.000 ms"));
+  const nlohmann::json records = fixture.run({"--json", "dump", "denoise"}).json();
+  CHECK(records["groups"][0]["ranks"][1]["recent"][1]["kind"] == "all_to_all");
+  CHECK(records["groups"][0]["ranks"][1]["recent"][1]["done_ns"] == "0");
+  const CtlResult unknown = fixture.run({"dump", "decoder"});
+  CHECK(unknown.code != 0);
+  CHECK(contains(unknown.error, "decoder"));
 }
 
 TEST_CASE("latentctl: watch ends with the job's outcome", "[latentctl]") {
@@ -278,8 +302,8 @@ TEST_CASE("latentctl: --help names every command and the exit codes", "[latentct
   const CtlResult help = fixture.run({"--help"});
   CHECK(help.code == 0);
   for (const char* word :
-       {"submit", "list", "get", "watch", "cancel", "download", "delete", "topology", "edges", "drain", "version",
-        "completion", "--endpoint", "--json", "LATENTD_ENDPOINT", "Exit codes", "Examples", "130"}) {
+       {"submit", "list", "get", "watch", "cancel", "download", "delete", "topology", "edges", "dump", "drain",
+        "version", "completion", "--endpoint", "--json", "LATENTD_ENDPOINT", "Exit codes", "Examples", "130"}) {
     CAPTURE(word);
     CHECK(contains(help.output, word));
   }
