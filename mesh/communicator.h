@@ -17,20 +17,21 @@ struct PeerTensor {
 // What carries the operations of one process group: c10d's Gloo or NCCL, or Gloo behind a staging of CUDA tensors.
 // Arguments are valid (ProcessGroup checks them), and live until their work was waited for.
 // Owner: a ProcessGroup. Thread: one at a time; abort() from any.
-// States: open -> aborted. Failure: whatever its library throws, and TimedOut; ProcessGroup turns it into a status.
+// States: open -> aborted. Failure: whatever its library throws, and TimedOut; ProcessGroup turns it into a status, and
+// aborts what outlasts its deadline.
 class Communicator {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
-  // The deadline of an operation passed.
+  // What had to be done before an operation could start was not done by its deadline.
   struct TimedOut {};
 
-  // An operation under way. Destroyed only after wait() returned or threw, or after abort().
+  // An operation under way. Destroyed after wait() returned or threw, or after abort().
   class Work {
    public:
     virtual ~Work() = default;
     // Afterwards the current stream (the host, of CPU tensors) may use the results.
-    virtual void wait(Deadline deadline) = 0;
+    virtual void wait() = 0;
   };
 
   virtual ~Communicator() = default;

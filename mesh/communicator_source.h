@@ -21,9 +21,8 @@ class CommunicatorSource {
 };
 
 // One socket that listens on 127.0.0.1, and one thread for all connections.
-std::unique_ptr<CommunicatorSource> makeGlooSource(const std::string& rendezvous_file,
-                                                   std::chrono::milliseconds operation_timeout);
-// Of one GPU a rank.
+std::unique_ptr<CommunicatorSource> makeGlooSource(const std::string& rendezvous_file);
+// Of one GPU a rank. What lasts longer than `operation_timeout` on the device ends the process.
 std::unique_ptr<CommunicatorSource> makeNcclSource(const std::string& rendezvous_file, at::Device device,
                                                    std::chrono::milliseconds operation_timeout);
 

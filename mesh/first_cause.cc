@@ -1,15 +1,10 @@
 #include "mesh/first_cause.h"
 
-#include <poll.h>
-#include <sys/inotify.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
-
-#include "runtime/base/unique_fd.h"
 
 namespace latentd::mesh {
 namespace {
@@ -32,27 +27,12 @@ std::optional<Status> decode(const std::string& text) {
 }  // namespace
 
 std::optional<Status> FirstCause::given() const {
+  if (::access(path_.c_str(), F_OK) != 0) return std::nullopt;  // the usual case, and looked at before each operation
   std::ifstream file(path_, std::ios::binary);
-  if (!file) return std::nullopt;
   std::string text(kTextMax, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
   return decode(text);
-}
-
-std::optional<Status> FirstCause::await(std::chrono::steady_clock::time_point deadline) const {
-  const UniqueFd changes(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  const std::string folder = std::filesystem::path(path_).parent_path();
-  if (!changes.valid() || ::inotify_add_watch(changes.get(), folder.c_str(), IN_CREATE) < 0) return given();
-  for (;;) {
-    if (auto cause = given()) return cause;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    pollfd waited{changes.get(), POLLIN, 0};
-    if (left.count() <= 0 || ::poll(&waited, 1, static_cast<int>(left.count())) == 0) return given();
-    char events[4096];
-    while (::read(changes.get(), events, sizeof(events)) > 0) {
-    }
-  }
 }
 
 Status FirstCause::give(const Status& mine) const {

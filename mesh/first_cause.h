@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,8 +21,6 @@ class FirstCause {
   Status give(const Status& mine) const;
   // What a rank gave so far.
   std::optional<Status> given() const;
-  // The same, once there is one or the deadline passed.
-  std::optional<Status> await(std::chrono::steady_clock::time_point deadline) const;
 
  private:
   std::string path_;

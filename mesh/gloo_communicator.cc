@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -18,29 +17,19 @@ using std::chrono::milliseconds;
 constexpr char kLoopback[] = "127.0.0.1";
 // So many collectives of one group progress at once: Q, K and V.
 constexpr int kThreads = 3;
-// Gloo's own time-outs close the connections before anybody could say why: ours come first.
-constexpr int kGlooTimeoutFactor = 2;
+// Gloo's own time-outs close the connections before anybody could say why: ProcessGroup's deadlines always come first.
+// What nobody waits for holds nothing up, however long a rank computes before it does.
+constexpr std::chrono::hours kGlooTimeout{24};
 // Of a message that nobody sends.
 constexpr int kWatchTag = std::numeric_limits<int>::max();
-
-// c10d takes a wait of 0 for one without an end.
-milliseconds leftUntil(Communicator::Deadline deadline) {
-  return std::max(std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now()), milliseconds(1));
-}
 
 class GlooWork final : public Communicator::Work {
  public:
   explicit GlooWork(std::vector<C10dWork> parts) : parts_(std::move(parts)) {}
 
-  void wait(Communicator::Deadline deadline) override {
-    for (const C10dWork& part : parts_) {
-      try {
-        part->wait(leftUntil(deadline));
-      } catch (const std::exception&) {
-        if (std::chrono::steady_clock::now() >= deadline) throw Communicator::TimedOut();
-        throw;
-      }
-    }
+  void wait() override {
+    for (const C10dWork& part : parts_)
+      part->wait();
   }
 
  private:
@@ -116,10 +105,9 @@ class GlooCommunicator final : public Communicator {
 
 class GlooSource final : public CommunicatorSource {
  public:
-  GlooSource(const std::string& rendezvous_file, milliseconds operation_timeout)
+  explicit GlooSource(const std::string& rendezvous_file)
       : store_(c10::make_intrusive<c10d::FileStore>(rendezvous_file, /*numWorkers=*/-1)),
-        device_(c10d::ProcessGroupGloo::createDeviceForHostname(kLoopback, /*lazyInit=*/false)),
-        operation_timeout_(operation_timeout) {}
+        device_(c10d::ProcessGroupGloo::createDeviceForHostname(kLoopback, /*lazyInit=*/false)) {}
 
   std::unique_ptr<Communicator> connect(const std::string& name, int rank, int size, milliseconds timeout) override {
     store_->setTimeout(timeout);
@@ -128,20 +116,19 @@ class GlooSource final : public CommunicatorSource {
     options->threads = kThreads;
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store_), rank,
                                                              size, options);
-    group->setTimeout(kGlooTimeoutFactor * operation_timeout_);
+    group->setTimeout(kGlooTimeout);
     return std::make_unique<GlooCommunicator>(std::move(group), rank, size);
   }
 
  private:
   c10::intrusive_ptr<c10d::FileStore> store_;
   std::shared_ptr<gloo::transport::Device> device_;  // owners: this, and the groups' contexts inside Gloo
-  milliseconds operation_timeout_;
 };
 
 }  // namespace
 
-std::unique_ptr<CommunicatorSource> makeGlooSource(const std::string& rendezvous_file, milliseconds operation_timeout) {
-  return std::make_unique<GlooSource>(rendezvous_file, operation_timeout);
+std::unique_ptr<CommunicatorSource> makeGlooSource(const std::string& rendezvous_file) {
+  return std::make_unique<GlooSource>(rendezvous_file);
 }
 
 }  // namespace latentd::mesh

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "mesh/communicator_source.h"
+#include "mesh/deadline_watch.h"
 #include "mesh/mesh_end.h"
 #include "mesh/staged_communicator.h"
 #include "runtime/base/check.h"
@@ -45,13 +46,14 @@ std::string_view toString(CommunicationBackend backend) {
   return "?";
 }
 
-// Declared in the order of what uses what: groups go first.
+// Declared in the order of what uses what.
 struct Mesh::State {
   ProcessGroup alone;
   std::optional<FlightRecorder> recorder;
   std::optional<MeshEnd> end;  // none: alone
   std::unique_ptr<CommunicatorSource> source;
   std::vector<ProcessGroup> groups;
+  std::optional<DeadlineWatch> watch;  // after the groups: it closes them
   // Which of them; groups of the same ranks in the same order are one. Null: `alone`.
   std::array<ProcessGroup*, kMeshDims.size()> of_dim{};
   ProcessGroup* sequence = nullptr;
@@ -71,6 +73,7 @@ ProcessGroup* Mesh::State::groupOf(const std::string& name, const std::vector<Ra
   context.device = options.device;
   context.timeout = options.timeout;
   context.end = &*end;
+  context.watch = watch ? &*watch : nullptr;
   context.recorder = recorder ? &*recorder : nullptr;
   context.verify = options.verify;
   const auto rank = static_cast<int>(std::find(members.begin(), members.end(), options.rank) - members.begin());
@@ -115,11 +118,13 @@ StatusOr<std::unique_ptr<Mesh>> Mesh::make(Options options) {
     for (ProcessGroup& group : groups)
       group.abort();
   });
+  // NCCL's operations are waited for by streams, and c10d has a watchdog of them.
+  if (options.backend == CommunicationBackend::kGloo) state.watch.emplace();
   const auto deadline = steady_clock::now() + options.timeout;
   try {
     state.source = options.backend == CommunicationBackend::kNccl
                        ? makeNcclSource(options.rendezvous_file, options.device, options.timeout)
-                       : makeGlooSource(options.rendezvous_file, options.timeout);
+                       : makeGlooSource(options.rendezvous_file);
     state.connect(options, shape);
   } catch (const std::exception& error) {
     const auto* torch_error = dynamic_cast<const c10::Error*>(&error);

@@ -61,7 +61,7 @@ class Mesh {
   ProcessGroup& sequence();
   ProcessGroup& world();
 
-  // Ends every operation under way and to come, on this rank and, through the store and closed connections, on the
+  // Ends every operation under way and to come, on this rank and, through a file and closed connections, on the
   // others, with the first cause that any of them gave. The group cannot be used again.
   void abort(const Status& cause);
   // Operations so far: a rank that fails after some may leave others in one.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <optional>
 #include <string>
@@ -23,17 +22,15 @@ class MeshEnd {
   // Ends the mesh. Returns the first cause that any rank gave, for all times. The cause is given before the connections
   // are closed, so that whoever sees them closed finds it.
   Status end(const Status& cause) EXCLUDES(mutex_);
-  // The same, for what a peer brought about: its cause is waited for, in vain if it was killed.
-  Status endAfterPeer(const Status& cause) EXCLUDES(mutex_);
 
-  // The cause, once this rank knows it.
-  std::optional<Status> cause() const EXCLUDES(mutex_);
+  // The cause, once a rank gave one: this rank ends with it. A look at a file that is not there, while the mesh is
+  // open: not every library shows that a peer closed its connections.
+  std::optional<Status> cause() EXCLUDES(mutex_);
 
  private:
   FirstCause first_cause_;
   std::function<void()> close_;
-  std::atomic<bool> ended_ = false;  // spares operations the lock
-  mutable Mutex mutex_;
+  Mutex mutex_;
   std::optional<Status> cause_ GUARDED_BY(mutex_);
 };
 

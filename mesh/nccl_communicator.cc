@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 class NcclWork final : public Communicator::Work {
  public:
   explicit NcclWork(C10dWork work) : work_(std::move(work)) {}
-  void wait(Communicator::Deadline) override { work_->wait(); }
+  void wait() override { work_->wait(); }
 
  private:
   C10dWork work_;

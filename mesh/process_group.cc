@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -62,32 +63,27 @@ struct ProcessGroup::State {
   std::atomic<uint64_t> bytes_sent = 0;
 
   using Start = std::function<std::unique_ptr<Communicator::Work>(Deadline)>;
-  Pending submit(Operation operation, const std::vector<PeerTensor>& sends, const std::vector<PeerTensor>& receives,
-                 const Start& start);
-  // The next collective, of which this rank gives `given`.
-  Operation describe(const char* kind, const at::Tensor& given, uint64_t bytes);
-  // Exchanges are counted, and named, apart: not all ranks take part in each.
-  Operation describeExchange(const at::Tensor& given, uint64_t bytes);
-  void compare(const Operation& operation, const std::vector<PeerTensor>& sends,
-               const std::vector<PeerTensor>& receives, Deadline deadline);
+  Pending submit(Operation operation, bool collective, const Start& start);
+  Pending submitCollective(const char* kind, const at::Tensor& given, uint64_t bytes, const Start& start);
+  // Throws if a peer does something else. All of them compare, and each before it sends anything.
+  void compare(const Operation& operation, Deadline deadline);
   std::string who(const Operation& operation) const;
-  // To be called in a handler: ends the mesh with what was caught, and throws what ended it.
+  Status late(const Operation& operation) const;
+  // Does a part of the operation. What fails or outlasts the deadline ends the mesh; throws what ended it.
+  void guard(const Operation& operation, Deadline deadline, const std::function<void()>& part);
+  // To be called in a handler.
   [[noreturn]] void rethrow(const Operation& operation);
 };
 
 // One submitted operation.
 class Pending::Work {
  public:
-  Work(ProcessGroup::State& group, Operation operation, uint64_t number, Deadline deadline,
-       std::unique_ptr<Communicator::Work> work)
-      : group_(group), operation_(std::move(operation)), number_(number), deadline_(deadline), work_(std::move(work)) {}
+  Work(ProcessGroup::State& group, Operation operation, uint64_t number, std::unique_ptr<Communicator::Work> work)
+      : group_(group), operation_(std::move(operation)), number_(number), work_(std::move(work)) {}
 
   void wait() {
-    try {
-      work_->wait(deadline_);
-    } catch (...) {
-      group_.rethrow(operation_);
-    }
+    const Deadline deadline = std::chrono::steady_clock::now() + group_.context.timeout;
+    group_.guard(operation_, deadline, [this] { work_->wait(); });
     if (group_.context.recorder != nullptr) group_.context.recorder->end(number_);
   }
 
@@ -95,7 +91,6 @@ class Pending::Work {
   ProcessGroup::State& group_;
   Operation operation_;
   uint64_t number_;  // in the recorder
-  Deadline deadline_;
   std::unique_ptr<Communicator::Work> work_;
 };
 
@@ -128,6 +123,22 @@ std::string ProcessGroup::State::who(const Operation& operation) const {
          std::to_string(operation.sequence) + " of " + std::string(toString(operation.dtype)) + " [" + shape + "]";
 }
 
+Status ProcessGroup::State::late(const Operation& operation) const {
+  return absl::DeadlineExceededError(who(operation) + ": not done within " + std::to_string(context.timeout.count()) +
+                                     " ms");
+}
+
+void ProcessGroup::State::guard(const Operation& operation, Deadline deadline, const std::function<void()>& part) {
+  std::optional<DeadlineWatch::Armed> armed;
+  if (context.watch != nullptr)
+    armed.emplace(*context.watch, deadline, [end = context.end, cause = late(operation)] { (void)end->end(cause); });
+  try {
+    part();
+  } catch (...) {
+    rethrow(operation);
+  }
+}
+
 void ProcessGroup::State::rethrow(const Operation& operation) {
   MeshEnd& end = *context.end;
   try {
@@ -135,43 +146,27 @@ void ProcessGroup::State::rethrow(const Operation& operation) {
   } catch (const CommunicationError& error) {
     throw CommunicationError(end.end(error.status()));
   } catch (const Communicator::TimedOut&) {
-    throw CommunicationError(end.end(absl::DeadlineExceededError(who(operation) + ": not done within " +
-                                                                 std::to_string(context.timeout.count()) + " ms")));
+    throw CommunicationError(end.end(late(operation)));
   } catch (const c10::DistError& error) {
     throw CommunicationError(
-        end.endAfterPeer(absl::UnavailableError(who(operation) + ": " + cleaned(error.what_without_backtrace()))));
+        end.end(absl::UnavailableError(who(operation) + ": " + cleaned(error.what_without_backtrace()))));
   } catch (const c10::Error& error) {
     throw CommunicationError(
         end.end(absl::InternalError(who(operation) + ": " + cleaned(error.what_without_backtrace()))));
   } catch (const std::exception& error) {
-    throw CommunicationError(end.endAfterPeer(absl::UnavailableError(who(operation) + ": " + cleaned(error.what()))));
+    throw CommunicationError(end.end(absl::UnavailableError(who(operation) + ": " + cleaned(error.what()))));
   }
 }
 
-Operation ProcessGroup::State::describe(const char* kind, const at::Tensor& given, uint64_t bytes) {
-  return makeOperation(kind, name, ++collectives, given, bytes);
-}
-
-Operation ProcessGroup::State::describeExchange(const at::Tensor& given, uint64_t bytes) {
-  return makeOperation("exchange", name + ".p2p", ++exchanges, given, bytes);
-}
-
-void ProcessGroup::State::compare(const Operation& operation, const std::vector<PeerTensor>& sends,
-                                  const std::vector<PeerTensor>& receives, Deadline deadline) {
-  const bool collective = sends.empty() && receives.empty();
-  if (collective && context.recorder != nullptr) {
-    const Status differs = context.recorder->disagreement(operation, members, /*same_shape=*/true);
-    if (!differs.ok()) throw CommunicationError(differs);
-  }
-  if (!context.verify) return;
-  const Status differs = collective
-                             ? compareSignatures(*communicator, operation, members, rank, context.device, deadline)
-                             : compareMessages(*communicator, sends, receives, members, rank, deadline);
+void ProcessGroup::State::compare(const Operation& operation, Deadline deadline) {
+  Status differs;
+  if (context.recorder != nullptr) differs = context.recorder->disagreement(operation, members, /*same_shape=*/true);
+  if (differs.ok() && context.verify)
+    differs = compareSignatures(*communicator, operation, members, rank, context.device, deadline);
   if (!differs.ok()) throw CommunicationError(differs);
 }
 
-Pending ProcessGroup::State::submit(Operation operation, const std::vector<PeerTensor>& sends,
-                                    const std::vector<PeerTensor>& receives, const Start& start) {
+Pending ProcessGroup::State::submit(Operation operation, bool collective, const Start& start) {
   if (const auto cause = context.end->cause()) throw CommunicationError(*cause);
   const auto now = std::chrono::steady_clock::now();
   const Deadline deadline = now + context.timeout;
@@ -180,14 +175,18 @@ Pending ProcessGroup::State::submit(Operation operation, const std::vector<PeerT
     operation.members |= uint64_t{1} << member.value;
   submitted.fetch_add(1, std::memory_order_relaxed);
   const uint64_t number = context.recorder == nullptr ? 0 : context.recorder->begin(operation);
-  try {
-    compare(operation, sends, receives, deadline);
-    std::unique_ptr<Communicator::Work> work = start(deadline);
-    bytes_sent.fetch_add(operation.bytes_sent, std::memory_order_relaxed);
-    return Pending(std::make_unique<Pending::Work>(*this, std::move(operation), number, deadline, std::move(work)));
-  } catch (...) {
-    rethrow(operation);
-  }
+  std::unique_ptr<Communicator::Work> work;
+  guard(operation, deadline, [&] {
+    if (collective) compare(operation, deadline);
+    work = start(deadline);
+  });
+  bytes_sent.fetch_add(operation.bytes_sent, std::memory_order_relaxed);
+  return Pending(std::make_unique<Pending::Work>(*this, std::move(operation), number, std::move(work)));
+}
+
+Pending ProcessGroup::State::submitCollective(const char* kind, const at::Tensor& given, uint64_t bytes,
+                                              const Start& start) {
+  return submit(makeOperation(kind, name, ++collectives, given, bytes), /*collective=*/true, start);
 }
 
 ProcessGroup::ProcessGroup() = default;
@@ -221,8 +220,9 @@ Pending ProcessGroup::allGather(at::Tensor output, at::Tensor input) {
     return {};
   }
   const uint64_t bytes = input.nbytes() * static_cast<uint64_t>(size_ - 1);
-  return state_->submit(state_->describe("all_gather", input, bytes), {}, {},
-                        [&](Deadline deadline) { return state_->communicator->allGather(output, input, deadline); });
+  return state_->submitCollective("all_gather", input, bytes, [&](Deadline deadline) {
+    return state_->communicator->allGather(output, input, deadline);
+  });
 }
 
 Pending ProcessGroup::allReduceSum(at::Tensor tensor) {
@@ -230,8 +230,9 @@ Pending ProcessGroup::allReduceSum(at::Tensor tensor) {
   if (!state_) return {};
   const auto size = static_cast<uint64_t>(size_);
   const uint64_t bytes = 2 * tensor.nbytes() * (size - 1) / size;
-  return state_->submit(state_->describe("all_reduce", tensor, bytes), {}, {},
-                        [&](Deadline deadline) { return state_->communicator->allReduceSum(tensor, deadline); });
+  return state_->submitCollective("all_reduce", tensor, bytes, [&](Deadline deadline) {
+    return state_->communicator->allReduceSum(tensor, deadline);
+  });
 }
 
 Pending ProcessGroup::allToAll(at::Tensor output, at::Tensor input) {
@@ -246,8 +247,9 @@ Pending ProcessGroup::allToAll(at::Tensor output, at::Tensor input) {
   }
   const auto size = static_cast<uint64_t>(size_);
   const uint64_t bytes = input.nbytes() / size * (size - 1);
-  return state_->submit(state_->describe("all_to_all", input, bytes), {}, {},
-                        [&](Deadline deadline) { return state_->communicator->allToAll(output, input, deadline); });
+  return state_->submitCollective("all_to_all", input, bytes, [&](Deadline deadline) {
+    return state_->communicator->allToAll(output, input, deadline);
+  });
 }
 
 Pending ProcessGroup::broadcast(at::Tensor tensor, int root) {
@@ -255,8 +257,9 @@ Pending ProcessGroup::broadcast(at::Tensor tensor, int root) {
   require(root >= 0 && root < size_, "broadcast: the root is no rank of the group");
   if (!state_) return {};
   const uint64_t bytes = rank_ == root ? tensor.nbytes() * static_cast<uint64_t>(size_ - 1) : 0;
-  return state_->submit(state_->describe("broadcast", tensor, bytes), {}, {},
-                        [&](Deadline deadline) { return state_->communicator->broadcast(tensor, root, deadline); });
+  return state_->submitCollective("broadcast", tensor, bytes, [&](Deadline deadline) {
+    return state_->communicator->broadcast(tensor, root, deadline);
+  });
 }
 
 Pending ProcessGroup::exchange(std::vector<PeerTensor> sends, std::vector<PeerTensor> receives) {
@@ -271,8 +274,13 @@ Pending ProcessGroup::exchange(std::vector<PeerTensor> sends, std::vector<PeerTe
   }
   if (sends.empty() && receives.empty()) return {};
   const at::Tensor& given = sends.empty() ? receives.front().tensor : sends.front().tensor;
-  return state_->submit(state_->describeExchange(given, bytes), sends, receives,
-                        [&](Deadline deadline) { return state_->communicator->exchange(sends, receives, deadline); });
+  // Counted, and named, apart from the collectives: not all ranks take part in each.
+  Operation operation = makeOperation("exchange", name_ + ".p2p", ++state_->exchanges, given, bytes);
+  return state_->submit(std::move(operation), /*collective=*/false, [&](Deadline deadline) {
+    Communicator& communicator = *state_->communicator;
+    if (!state_->context.verify) return communicator.exchange(std::move(sends), std::move(receives), deadline);
+    return exchangeCompared(communicator, sends, receives, members_, rank_, deadline);
+  });
 }
 
 uint64_t ProcessGroup::bytesSent() const { return state_ ? state_->bytes_sent.load(std::memory_order_relaxed) : 0; }

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "mesh/communicator.h"
+#include "mesh/deadline_watch.h"
 #include "mesh/mesh_end.h"
 #include "runtime/base/flight_recorder.h"
 #include "runtime/base/status.h"
@@ -41,6 +42,7 @@ struct GroupContext {
   at::Device device = at::kCPU;
   std::chrono::milliseconds timeout{};
   MeshEnd* end = nullptr;
+  DeadlineWatch* watch = nullptr;      // null: waiting takes no time on the host
   FlightRecorder* recorder = nullptr;  // null: none
   // Ranks tell each other what they are about to do, and compare: a message more for each operation.
   bool verify = false;
@@ -50,9 +52,10 @@ struct GroupContext {
 // operations in the same order; exchange() concerns only the ranks that send or receive in it.
 // Tensors are contiguous and of the mesh's device; none changes until its operation was waited for.
 // A group of one rank has no communicator: its operations copy, or do nothing.
-// Owner: a Mesh. Thread: one at a time. States: open -> ended. Failure: throws CommunicationError; a deadline, counted
-// from the submission, bounds every operation; after one failed, and after Mesh::abort() on any rank, every operation
-// throws the first cause. An argument that no rank could mean is INVALID_ARGUMENT, and ends nothing.
+// Owner: a Mesh. Thread: one at a time. States: open -> ended. Failure: throws CommunicationError; submitting and
+// waiting take no longer than the time-out each, however long a rank computes in between; after one operation failed,
+// and after Mesh::abort() on any rank, every operation throws the first cause. An argument that no rank could mean is
+// INVALID_ARGUMENT, and ends nothing.
 class ProcessGroup {
  public:
   // Of a rank that is alone.

@@ -46,8 +46,8 @@ class StagedWork final : public Communicator::Work {
   StagedWork(std::unique_ptr<Work> host, std::vector<Staged> results)
       : host_(std::move(host)), results_(std::move(results)) {}
 
-  void wait(Communicator::Deadline deadline) override {
-    host_->wait(deadline);
+  void wait() override {
+    host_->wait();
     for (const Staged& result : results_)
       result.device.copy_(result.host, /*non_blocking=*/true);
   }
