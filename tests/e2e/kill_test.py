@@ -1,4 +1,5 @@
 """Processes that die or hang, one at a time: the job fails with a clear status, the next one succeeds."""
+import json
 import os
 import pathlib
 import signal
@@ -12,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import Client, api
-from daemon import Daemon, find_binary, processes, wait_until
+from daemon import Daemon, find_binary, processes, slack, wait_until
 from daemon_case import FAILED, SLOW, SUCCEEDED, DaemonCase, stage_runs
 
 
@@ -22,7 +23,7 @@ class KillTest(DaemonCase):
         for group in ("first", "middle", "last"):
             pid = self.worker(group)
             os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: self.worker(group) != pid, 20, "respawn")
+            wait_until(lambda: self.worker(group) != pid, 60, "respawn")
             self.expect_next_succeeds()
         restarts = {name: value for name, value in daemon.metrics().items() if name.startswith("latentd_worker_restarts_total")}
         self.assertEqual(sum(restarts.values()), 3, restarts)
@@ -37,7 +38,7 @@ class KillTest(DaemonCase):
                 os.kill(self.worker(group), signal.SIGKILL)
                 start = time.monotonic()
                 self.expect_lost(self.client.wait(job.id), group)
-                self.assertLess(time.monotonic() - start, 5)
+                self.assertLess(time.monotonic() - start, 5 * slack())
 
     def test_queued_jobs_keep_their_place(self):
         daemon = self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 10"))
@@ -57,6 +58,11 @@ class KillTest(DaemonCase):
         # Its command is queued in the worker: the pipeline has it, and it waits for the group.
         waits = self.client.watch_until(second, lambda job: job.stages[0].HasField("finish_time"))
         self.assertEqual([stage.waiting for stage in waits.stages], [False, True, False], waits)
+        self.assertEqual(waits.stages[1].wait_reason, api.WAIT_REASON_GROUP_BUSY)
+        self.assertIn("waiting for middle", daemon.ctl("list").stdout)
+        shown = daemon.ctl("get", second).stdout
+        self.assertRegex(shown, r"waiting for +middle: it runs another job\n")
+        self.assertRegex(shown, r"middle +waiting +0/0")
         os.kill(self.worker("middle"), signal.SIGKILL)
         self.expect_lost(self.client.wait(first), "middle")
         ended = self.client.wait(second)
@@ -66,14 +72,35 @@ class KillTest(DaemonCase):
         failures = {name: value for name, value in metrics.items() if name.startswith("latentd_stage_failures_total") and value}
         self.assertEqual(failures, {'latentd_stage_failures_total{reason="UNAVAILABLE",stage="middle"}': 1})
         self.assertEqual(metrics["latentd_jobs_retried_total"], 0)
+        self.assertEqual(metrics["latentd_jobs_displaced_total"], 1)
+        self.assertRegex(daemon.ctl("get", second).stdout, r"displacements +1\nput back by +middle rank 0")
+        self.assertEqual(json.loads(daemon.ctl("--json", "get", second).stdout)["displacements"], 1)
+        self.assertIn("displaced: middle rank 0", daemon.ctl("watch", second).stderr)
+
+    def test_only_a_job_in_an_earlier_stage_overtakes_a_displaced_one(self):
+        self.run_daemon(topologies.noop(sink="steps: 100, step_ms: 20, load_ms: 1000", extra="limits: {in_flight_per_group: 1}"))
+        jobs = [self.client.submit().id for _ in range(6)]
+
+        def waits(reason):
+            return lambda job: job.stages[1].waiting and job.stages[1].wait_reason == reason
+
+        # The first one is in the last group; the two behind it fill that group's slots, the next two the middle one's.
+        self.client.watch_until(jobs[3], waits(api.WAIT_REASON_EDGE_FULL))
+        os.kill(self.worker("last"), signal.SIGKILL)
+        self.client.watch_until(jobs[3], waits(api.WAIT_REASON_GROUP_NOT_READY))
+        ended = [self.client.wait(job, timeout=120) for job in jobs]
+        self.assertEqual([job.state for job in ended], [FAILED] + [SUCCEEDED] * 5)
+        self.assertEqual([job.displacements for job in ended], [0, 1, 1, 0, 0, 0])
+        order = sorted(range(1, 6), key=lambda index: ended[index].finish_time.ToNanoseconds())
+        self.assertEqual(order, [3, 4, 1, 2, 5], "what was still queued stays behind those that came back")
 
     def test_a_job_that_may_be_retried_survives_a_worker(self):
         daemon = self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 10"))
         output = daemon.folder / "x.npy"
         submit = subprocess.Popen([find_binary("latentctl"), "--endpoint", daemon.grpc, "submit", "--prompt", "x", "--retry", "-o", output],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: self.client.jobs.List(api.ListJobsRequest(), timeout=10).jobs, 20, "the job is there")
-        first = self.client.jobs.List(api.ListJobsRequest(), timeout=10).jobs[0]
+        wait_until(lambda: self.client.jobs.List(api.ListJobsRequest(), timeout=30).jobs, 60, "the job is there")
+        first = self.client.jobs.List(api.ListJobsRequest(), timeout=30).jobs[0]
         self.client.watch_until(first.id, stage_runs(1))
         later = self.client.submit()
         os.kill(self.worker("middle"), signal.SIGKILL)
@@ -81,7 +108,7 @@ class KillTest(DaemonCase):
         self.assertEqual((again.state, again.retries), (api.JOB_STATE_QUEUED, 1))
         for word in ("middle", f"died while running job {first.id}, step", "SIGKILL"):
             self.assertIn(word, again.restart_cause.message)
-        _, shown = submit.communicate(timeout=60)
+        _, shown = submit.communicate(timeout=180)
         self.assertEqual(submit.returncode, 0, shown)
         self.assertIn("restarted: middle", shown)
         self.assertTrue(output.stat().st_size > 0)
@@ -105,10 +132,10 @@ class KillTest(DaemonCase):
         self.expect_next_succeeds()
 
     def test_a_stopped_worker_is_found_by_its_heartbeat(self):
-        daemon = self.run_daemon(topologies.noop(extra="deadlines: {heartbeat: 100ms, heartbeat_miss: 1s}"))
+        daemon = self.run_daemon(topologies.noop(extra="deadlines: {heartbeat: 100ms, heartbeat_miss: 3s}"))
         pid = self.worker("middle")
         os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: self.worker("middle") != pid, 20, "respawn after a missed heartbeat")
+        wait_until(lambda: self.worker("middle") != pid, 60, "respawn after a missed heartbeat")
         self.expect_next_succeeds()
         self.assertTrue(any("heartbeat" in name for name, value in daemon.metrics().items()
                             if name.startswith("latentd_worker_restarts_total") and value > 0))
@@ -118,8 +145,8 @@ class KillTest(DaemonCase):
         job = self.client.submit()
         self.client.watch_until(job.id, stage_runs(1))
         daemon.process.kill()
-        daemon.process.wait(10)
-        wait_until(lambda: not processes(str(daemon.folder)), 1.0, "workers gone within a second")
+        daemon.process.wait(30)
+        wait_until(lambda: not processes(str(daemon.folder)), slack(), lambda: f"workers gone within a second: {processes(str(daemon.folder))}")
         # Nobody was left to remove the private folder: the next start does.
         left = list(daemon.folder.glob("latentd-*"))
         self.assertTrue(left)
@@ -135,7 +162,7 @@ class KillTest(DaemonCase):
         os.kill(daemon.process.pid, signal.SIGSTOP)
         try:
             # The relay's steps burn processor time: it got its input while the supervisor stood still.
-            wait_until(lambda: cpu_seconds(middle) - before > 0.03, 20, "the consumer ran its steps")
+            wait_until(lambda: cpu_seconds(middle) - before > 0.03, 60, "the consumer ran its steps")
         finally:
             os.kill(daemon.process.pid, signal.SIGCONT)
         ended = self.client.wait(job.id)
@@ -145,7 +172,7 @@ class KillTest(DaemonCase):
         daemon = self.run_daemon(topologies.noop())
         result = subprocess.run([find_binary("latentd"), "--config", str(daemon.folder / "topology.yaml"), "--listen", daemon.grpc,
                                  "--http", "127.0.0.1:0", "--worker-binary", find_binary("latent-worker")],
-                                capture_output=True, text=True, timeout=30)
+                                capture_output=True, text=True, timeout=120)
         self.assertNotEqual(result.returncode, 0)
         self.assertIn(str(daemon.process.pid), result.stderr + result.stdout)
         self.expect_next_succeeds()
@@ -160,7 +187,7 @@ class KillTest(DaemonCase):
         self.assertEqual(daemon.stop(), 0)
         for said in ("may finish for 5 s, then are cancelled", "ended within 10 s", "ended\n"):
             self.assertIn(said, daemon.log())
-        watcher.join(10)
+        watcher.join(60)
         self.assertEqual(ended[0].state, SUCCEEDED)
 
     def test_a_second_ctrl_c_kills(self):
@@ -168,11 +195,11 @@ class KillTest(DaemonCase):
         job = self.client.submit()
         self.client.watch_until(job.id, lambda job: job.state == api.JOB_STATE_RUNNING)
         daemon.process.send_signal(signal.SIGINT)
-        wait_until(lambda: "shutting down" in daemon.log(), 5, "the first is seen")
+        wait_until(lambda: "shutting down" in daemon.log(), 30, "the first is seen")
         start = time.monotonic()
         daemon.process.send_signal(signal.SIGINT)
-        self.assertEqual(daemon.process.wait(10), 3)
-        self.assertLess(time.monotonic() - start, 3)
+        self.assertEqual(daemon.process.wait(30), 3)
+        self.assertLess(time.monotonic() - start, 3 * slack())
         daemon.assert_nothing_left()
 
 
