@@ -20,6 +20,10 @@ struct LogOptions {
   std::string process;         // prefix of every line: "latentd", "denoise/0", ...
 };
 
+// How a line is written: valid UTF-8 without control characters, whatever is logged. A line break in a message is " |
+// ", or escaped in JSON.
+std::unique_ptr<spdlog::formatter> makeLogFormatter(const LogOptions& options);
+
 // Sets the sink and format of this process. Called once by a main before any thread starts.
 Status initLogging(const LogOptions& options);
 
