@@ -90,7 +90,8 @@ TEST_CASE("mp4: every frame comes back in time, like itself, with its colours ta
   }
 }
 
-TEST_CASE("mp4: the index stands in front of the pixels, and the same small frames give the same bytes", "[media][av]") {
+TEST_CASE("mp4: the index stands in front of the pixels, and the same small frames give the same bytes",
+          "[media][av]") {
   const TempDir dir;
   encode("mp4", spec(64, 64), dir / "a.mp4");
   encode("mp4", spec(64, 64), dir / "b.mp4");
