@@ -83,8 +83,8 @@ deadlines: {load: 3s, warm_up: 4s, job: 5s, stall: 6s, heartbeat: 100ms, heartbe
 restart: {backoff_min: 20ms, backoff_max: 2s, stable_after: 3s, failures_max: 4}
 trace: {spans_max: 0, bytes_max: 1MiB}
 groups:
-  - {name: a, stage: x.y, devices: [cpu, cpu], parallel: {cfg: 2}, communication: gloo, threads: 3, dtype: bfloat16, memory_max: 2GiB,
-     stall: 90s, options: {depth: 3, "name": "v w"}}
+  - {name: a, stage: x.y, devices: [cpu, cpu], parallel: {cfg: 2}, communication: gloo, threads: 3, dtype: bfloat16,
+     memory_max: 2GiB, stall: 90s, options: {depth: 3, "name": "v w"}}
   - {name: b, stage: z, method: go}
 edges:
   - {from: a.run, to: b.go, slots: 3, profiles_max: 4, unpooled_bytes_max: 5KiB, producer_shard_dim: 1,
@@ -360,10 +360,12 @@ edges:
 TEST_CASE("config: values that contradict each other are both named", "[config]") {
   check({
       {"ranks", inGroup("    devices: [cpu, cpu, cpu]\n    parallel: {cfg: 2, ulysses: 2}\n"),
-       "t.yaml:7: groups[1].parallel: the degrees dp 1 x cfg 2 x ring 1 x ulysses 2 x spatial 1 x pp 1 x tp 1 make 4 ranks, "
+       "t.yaml:7: groups[1].parallel: the degrees dp 1 x cfg 2 x ring 1 x ulysses 2 x spatial 1 x pp 1 x tp 1 make 4 "
+       "ranks, "
        "but devices lists 3; the two must be equal"},
       {"ranks without parallel", inGroup("    devices: [cpu, cpu]\n"),
-       "t.yaml:5: groups[1].parallel: the degrees dp 1 x cfg 1 x ring 1 x ulysses 1 x spatial 1 x pp 1 x tp 1 make 1 ranks, "
+       "t.yaml:5: groups[1].parallel: the degrees dp 1 x cfg 1 x ring 1 x ulysses 1 x spatial 1 x pp 1 x tp 1 make 1 "
+       "ranks, "
        "but devices lists 2; the two must be equal"},
       {"nccl on the CPU", inGroup("    devices: [cpu, cpu]\n    parallel: {cfg: 2}\n    communication: nccl\n"),
        "t.yaml:8: groups[1].communication: 'nccl' needs a GPU for each rank, and its ranks are on the CPU; give gloo "

@@ -294,6 +294,33 @@ TEST_CASE("dispatcher: on the way to a join all replicas are chosen at once, and
   CHECK(fixture.sent() == "4:run a 4:run b");
 }
 
+TEST_CASE("dispatcher: before a fork whose ways meet again no job overtakes another", "[supervisor][replica]") {
+  // g0 feeds g1 (two replicas), which feeds g2 and g3, both feed g4. Groups: g1 1 and 2, g2 3, g3 4, g4 5.
+  config::Topology topology = madeTopology({1, 1, 1, 1, 1}, {{0, 1}, {1, 2}, {1, 3}, {2, 4}, {3, 4}}, {1, 2, 1, 1, 1});
+  for (config::EdgeSpec& edge : topology.edges)
+    edge.slots = 4;
+  topology.limits.in_flight_per_group = 1;
+  DispatcherFixture fixture(std::move(topology));
+  for (const char* job : {"x", "y", "a", "b"}) {
+    fixture.submit(job);
+    fixture.done(0, job);
+  }
+  CHECK(fixture.sent() == "0:run x 1:run x 3:run x 4:run x 5:run x 0:run y 2:run y 0:run a 0:run b");
+  fixture.done(2, "y");
+  CHECK(fixture.sent() == "2:run b");
+  for (const char* job : {"x", "y"}) {
+    fixture.done(3, job);
+    fixture.done(4, job);
+  }
+  // b is promised to both, a to neither: if b took a slot of one and a one of the other, they could wait for each
+  // other.
+  CHECK(fixture.sent() == "3:run y 4:run y");
+  fixture.done(1, "x");
+  CHECK(fixture.sent() == "1:run a 3:run a 4:run a");
+  fixture.done(3, "a");
+  CHECK(fixture.sent() == "3:run b");
+}
+
 TEST_CASE("dispatcher: what waits for a replica that is lost is handed back, for another one to take it",
           "[supervisor][replica]") {
   // g1 stands before a fork to g2 (two replicas) and g3, both feed g4. Groups: g2 2 and 3, g3 4, g4 5.

@@ -1,151 +1,17 @@
 #include "runtime/supervisor/fleet.h"
 
-#include <stdlib.h>
-
 #include <csignal>
-#include <filesystem>
 
 #include "runtime/base/flight_recorder.h"
-#include "runtime/metrics/registry.h"
 #include "runtime/supervisor/limits.h"
-#include "tests/runtime/supervisor/fakes.h"
-#include "tests/support/catch.h"
-#include "tests/support/manual_clock.h"
+#include "tests/runtime/supervisor/fleet_fixture.h"
 
 namespace latentd::supervisor {
 namespace {
 
 namespace wire = internal::v1;
 using std::chrono::milliseconds;
-
-struct Host final : FleetHost {
-  void onEdgeOpen(EdgeIndex, ChannelId) override { ++edges_open; }
-  void onGroupReady(GroupIndex) override {}
-  void onFleetReady() override { ++ready; }
-  void onGroupLost(GroupIndex group, const Status& cause) override { lost.emplace_back(group.value, cause); }
-  void onFleetFailed(const Status& cause) override { failures.push_back(cause); }
-  std::string workOf(GroupIndex) const override { return work; }
-  void onWorkReport(WorkerId, const wire::WorkerEvent&) override { ++reports; }
-  std::string work;
-  int edges_open = 0;
-  int ready = 0;
-  int reports = 0;
-  std::vector<std::pair<uint32_t, Status>> lost;
-  std::vector<Status> failures;
-};
-
-struct Link final : ControlLink {
-  bool send(ConnectionId connection, wire::WorkerCommand command) override {
-    sent.emplace_back(connection, std::move(command));
-    return !full;
-  }
-  void close(ConnectionId connection, const Status& status) override { closed.emplace_back(connection, status); }
-  std::vector<std::pair<ConnectionId, wire::WorkerCommand>> sent;
-  std::vector<std::pair<ConnectionId, Status>> closed;
-  bool full = false;
-};
-
-struct TempFolder {
-  TempFolder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
-  ~TempFolder() { std::filesystem::remove_all(path); }
-  std::string path = "/tmp/ldfXXXXXX";
-};
-
-// Plays every worker; what a worker does on its own is a call of the test.
-struct Fixture {
-  explicit Fixture(const std::vector<uint32_t>& ranks = {1, 2}, const std::vector<uint32_t>& replicas = {})
-      : topology(chainTopology(ranks, replicas)) {
-    fleet.connect(link, launcher);
-  }
-  static WorkerId worker(uint32_t group, uint32_t rank = 0) { return {GroupIndex(group), Rank(rank)}; }
-  ConnectionId connectionOf(WorkerId worker) { return connections.at(worker); }
-
-  wire::WorkerEvent eventOf(WorkerId worker) {
-    wire::WorkerEvent event;
-    event.set_epoch(launcher.running.at(worker).value);
-    return event;
-  }
-  void registerWorker(WorkerId worker) {
-    wire::WorkerEvent event = eventOf(worker);
-    event.mutable_register_()->set_group(topology.groups[worker.group.value].name);
-    event.mutable_register_()->set_rank(worker.rank.value);
-    event.mutable_register_()->set_pid(launcher.pid(worker));
-    connections[worker] = ConnectionId(next_connection++);
-    fleet.onEvent(connections[worker], event);
-  }
-  void phase(WorkerId worker, const std::string& name) {
-    wire::WorkerEvent event = eventOf(worker);
-    event.mutable_phase()->set_phase(name);
-    event.mutable_phase()->set_fraction(0.5);
-    fleet.onEvent(connectionOf(worker), event);
-  }
-  void ready(WorkerId worker, const std::string& method = "run") {
-    wire::WorkerEvent event = eventOf(worker);
-    wire::Method& offered = *event.mutable_ready()->add_methods();
-    offered.set_name(method);
-    const bool sink = topology.emitsFrames(worker.group.value);
-    offered.set_emits_frames(sink);
-    if (!sink) offered.add_outputs("x");
-    if (topology.groups[worker.group.value].place != 0) offered.add_inputs("x");
-    fleet.onEvent(connectionOf(worker), event);
-  }
-  void exit(WorkerId worker, ExitStatus status, std::vector<std::string> lines = {}) {
-    launcher.running.erase(worker);
-    fleet.onWorkerExit(worker, status, lines);
-  }
-  void reapKilled() {
-    for (const WorkerId worker : std::exchange(launcher.killed, {})) {
-      if (launcher.running.count(worker) != 0) exit(worker, {true, SIGKILL});
-    }
-  }
-  // Registers and loads whoever runs and has not, and answers for the channels.
-  void bringUp() {
-    for (uint32_t group = 0; group < topology.groups.size(); ++group) {
-      for (uint32_t rank = 0; rank < topology.groups[group].ranks(); ++rank) {
-        if (launcher.running.count(worker(group, rank)) == 0) continue;
-        if (handled[worker(group, rank)] == launcher.running[worker(group, rank)]) continue;
-        handled[worker(group, rank)] = launcher.running[worker(group, rank)];
-        registerWorker(worker(group, rank));
-        ready(worker(group, rank));
-      }
-    }
-    answerChannels();
-  }
-  void answerChannels() {
-    for (size_t index = 0; index < link.sent.size(); ++index) {
-      const auto [connection, command] = link.sent[index];
-      for (const auto& [id, owner] : connections) {
-        if (owner != connection || launcher.running.count(id) == 0) continue;
-        wire::WorkerEvent event = eventOf(id);
-        if (command.has_open_producer()) {
-          event.mutable_edge_ready()->set_channel_id(command.open_producer().channel().channel_id());
-        } else if (command.has_open_consumer()) {
-          event.mutable_edge_ready()->set_channel_id(command.open_consumer().channel().channel_id());
-        } else if (command.has_retire_edge()) {
-          event.mutable_edge_retired()->set_channel_id(command.retire_edge().channel_id());
-        } else {
-          continue;
-        }
-        fleet.onEvent(connection, event);
-      }
-    }
-    link.sent.clear();
-  }
-  std::string cause() { return host.lost.empty() ? "" : messageOf(host.lost.back().second); }
-
-  testing::ManualClock clock;
-  config::Topology topology;
-  metrics::Registry registry;
-  metrics::WorkerMetrics metrics{registry};
-  Host host;
-  Link link;
-  FakeLauncher launcher;
-  std::map<WorkerId, ConnectionId> connections;
-  std::map<WorkerId, Epoch> handled;
-  uint64_t next_connection = 1;
-  TempFolder folder;
-  Fleet fleet{topology, clock, metrics, host, folder.path};
-};
+using Fixture = FleetFixture;
 
 TEST_CASE("fleet: register, load, warm up, ready, channels, serving", "[supervisor]") {
   Fixture fixture;
@@ -632,89 +498,6 @@ TEST_CASE("fleet: the end retires channels, then consumers end before producers"
   CHECK(done == 1);
   CHECK(fixture.host.lost.empty());
   CHECK(fixture.fleet.nextDeadline() == Clock::TimePoint::max());
-}
-
-TEST_CASE("fleet: one replica of each stage is enough to serve, once all have been there", "[supervisor][replica]") {
-  Fixture fixture({1, 1}, {1, 2});
-  fixture.fleet.start();
-  for (const uint32_t group : {0U, 1U}) {
-    fixture.handled[Fixture::worker(group)] = Epoch(1);
-    fixture.registerWorker(Fixture::worker(group));
-    fixture.ready(Fixture::worker(group));
-  }
-  fixture.answerChannels();
-  CHECK(fixture.host.edges_open == 1);
-  CHECK(fixture.host.ready == 0);
-  CHECK(messageOf(fixture.fleet.readiness()).find("g1.1 is not ready") == 0);
-  fixture.bringUp();
-  CHECK(fixture.host.edges_open == 2);
-  CHECK(fixture.host.ready == 1);
-  CHECK(fixture.fleet.readiness().ok());
-
-  fixture.exit(Fixture::worker(1), {true, SIGSEGV});
-  CHECK(fixture.cause().find("g1.0 rank 0 (fake): died while ready") == 0);
-  CHECK(fixture.fleet.readiness().ok());
-  fixture.exit(Fixture::worker(2), {true, SIGSEGV});
-  CHECK(messageOf(fixture.fleet.readiness()).find("g1.0 is not ready") == 0);
-  fixture.clock.advance(milliseconds(100));
-  fixture.fleet.onTimer();
-  CHECK(fixture.launcher.running.at(Fixture::worker(2)) == Epoch(2));
-  fixture.answerChannels();  // the survivor retires the former channels
-  fixture.handled[Fixture::worker(2)] = Epoch(2);
-  fixture.registerWorker(Fixture::worker(2));
-  fixture.ready(Fixture::worker(2));
-  CHECK(messageOf(fixture.fleet.readiness()) == "edge g0.run->g1.run is not open");
-  fixture.answerChannels();
-  CHECK(fixture.fleet.readiness().ok());
-  CHECK(fixture.host.ready == 1);
-  fixture.bringUp();
-  CHECK(fixture.host.ready == 2);
-  CHECK(fixture.host.failures.empty());
-}
-
-TEST_CASE("fleet: a replica that serves again has its failures forgotten while another one is down",
-          "[supervisor][replica]") {
-  Fixture fixture({1}, {2});
-  fixture.fleet.start();
-  fixture.bringUp();
-  fixture.exit(Fixture::worker(1), {false, 1});  // and is not heard of again
-  for (int death = 0; death < 5; ++death) {
-    fixture.exit(Fixture::worker(0), {false, 1});
-    for (int turn = 0; turn < 10 && fixture.launcher.running.count(Fixture::worker(0)) == 0; ++turn) {
-      fixture.clock.advance(milliseconds(200));
-      fixture.fleet.onTimer();
-    }
-    fixture.registerWorker(Fixture::worker(0));
-    fixture.ready(Fixture::worker(0));
-  }
-  CHECK(fixture.host.failures.empty());
-}
-
-TEST_CASE("fleet: the replicas of a stage end side by side", "[supervisor][replica]") {
-  Fixture fixture({1, 1}, {2, 2});
-  fixture.fleet.start();
-  fixture.bringUp();
-  int done = 0;
-  const auto start = fixture.clock.now();
-  fixture.fleet.shutDown(milliseconds(300), [&] { ++done; });
-  fixture.answerChannels();
-  fixture.exit(Fixture::worker(2), {false, 0});
-  const auto stopping = [&](uint32_t group) {
-    v1::Topology topology;
-    fixture.fleet.fill(topology, [](GroupIndex) { return false; });
-    return topology.groups(static_cast<int>(group)).workers(0).state() == v1::WORKER_STATE_STOPPING;
-  };
-  CHECK(stopping(3));
-  CHECK_FALSE(stopping(0));
-  fixture.clock.advance(milliseconds(100));
-  fixture.fleet.onTimer();
-  CHECK(fixture.launcher.killed == std::vector<WorkerId>{Fixture::worker(3)});
-  CHECK(stopping(0));
-  CHECK(stopping(1));
-  for (const uint32_t group : {3U, 1U, 0U})
-    fixture.exit(Fixture::worker(group), {false, 0});
-  CHECK(done == 1);
-  CHECK(fixture.clock.now() - start == milliseconds(100));
 }
 
 TEST_CASE("fleet: who does not end within its share of the grace is killed", "[supervisor]") {
