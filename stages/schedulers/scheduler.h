@@ -35,8 +35,9 @@ using SchedulerConfig = std::variant<UniPcConfig, FlowMatchEulerConfig>;
 // Reads scheduler_config.json. Refuses, by name, other classes and options that would change the result.
 StatusOr<SchedulerConfig> readSchedulerConfig(const std::string& path);
 
-// Walks the latents of one job from noise to data. Owner: one job. Thread: one. States: made -> setTimesteps -> step()
-// once per timestep, in order; setTimesteps begins again. Failure: one step too many aborts (a bug of the caller).
+// Walks the latents of one job from noise to data, element by element: a part of them, in any layout, goes the way that
+// it goes among the rest. Owner: one job. Thread: one. States: made -> setTimesteps -> step() once per timestep, in
+// order; setTimesteps begins again. Failure: one step too many aborts (a bug of the caller).
 class Scheduler {
  public:
   virtual ~Scheduler() = default;

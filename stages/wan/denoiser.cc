@@ -1,6 +1,5 @@
 #include "stages/wan/denoiser.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,13 +13,17 @@
 #include <string_view>
 #include <utility>
 
+#include "mesh/mesh.h"
+#include "mesh/tensor_parallel.h"
+#include "mesh/ulysses.h"
+#include "runtime/base/status_field.h"
 #include "stages/device/step_pacer.h"
 #include "stages/device/transfer.h"
 #include "stages/noise/noise.h"
 #include "stages/scalar_type.h"
 #include "stages/stage_checks.h"
+#include "stages/token_video.h"
 #include "stages/vae/vae_config.h"
-#include "stages/wan/attention.h"
 #include "stages/weights/model_config.h"
 
 namespace latentd::stages {
@@ -31,6 +34,7 @@ constexpr const char* kPromptEmbeds = "prompt_embeds";
 constexpr const char* kNegativePromptEmbeds = "negative_prompt_embeds";
 constexpr const char* kLatents = "latents";
 constexpr const char* kGuidanceBatching = "guidance_batching";
+constexpr const char* kRingAttention = "ring_attention";
 // More steps than the noise levels that models are trained on cannot help.
 constexpr uint32_t kStepsMax = 1000;
 // Rows of a warm-up text; as the text encoder pads them.
@@ -50,17 +54,78 @@ Status checkModelIndex(const std::string& model_dir) {
   return checkComponentClass(index, "vae", "AutoencoderKLWan");
 }
 
-struct DenoiserOptions {
-  bool batched_guidance = true;
-};
-
 OptionTable<DenoiserOptions> denoiserOptionTable() {
-  return {{{kGuidanceBatching, "auto, batched or separate", "auto",
-            "batched runs the model once a step for both texts, separate twice with half the memory; auto is batched."},
-           [](DenoiserOptions& options, const std::string& text) {
-             options.batched_guidance = text != "separate";
-             return text == "auto" || text == "batched" || text == "separate";
-           }}};
+  using Options = DenoiserOptions;
+  return {
+      {{kGuidanceBatching, "auto, batched or separate", "auto",
+        "batched runs the model once a step for both texts, separate twice with half the memory; auto is batched."},
+       [](Options& options, const std::string& text) {
+         options.model.batched = text != "separate";
+         return text == "auto" || text == "batched" || text == "separate";
+       }},
+      {{kRingAttention, "exchange or all_gather", "exchange",
+        "With parallel.ring: exchange sends keys and values round while it computes, all_gather has all of them on "
+        "each rank."},
+       [](Options& options, const std::string& text) {
+         options.model.ring = text == "all_gather" ? mesh::RingVariant::kAllGather : mesh::RingVariant::kExchange;
+         return text == "exchange" || text == "all_gather";
+       }},
+      {{kLatents, "tokens or whole", "tokens",
+        "With parallel.ring or parallel.ulysses: tokens lets each rank return the tokens that it holds, whole gathers "
+        "them, for a consumer that takes no tokens."},
+       [](Options& options, const std::string& text) {
+         options.whole_latents = text == "whole";
+         return text == "tokens" || text == "whole";
+       }}};
+}
+
+Status refuseDegree(mesh::MeshDim dim, uint32_t degree, const std::string& why) {
+  const std::string field = fmt::format("parallel.{}", mesh::toString(dim));
+  return atField(absl::InvalidArgumentError(fmt::format("{} = {}: {}", field, degree, why)), field);
+}
+
+// What a group's ranks can divide of this model.
+Status checkParallel(const LoadContext& context, const wan::TransformerConfig& config) {
+  using mesh::MeshDim;
+  const mesh::MeshDegrees& degrees = context.degrees;
+  LATENTD_RETURN_IF_ERROR(
+      checkDegrees(context, "wan.denoiser",
+                   {MeshDim::kCfg, MeshDim::kRing, MeshDim::kUlysses, MeshDim::kPipeline, MeshDim::kTensorParallel}));
+  if (degrees.cfg > mesh::CfgParallel::kBranches) {
+    return refuseDegree(MeshDim::kCfg, degrees.cfg,
+                        fmt::format("guidance has {0} branches, expected 1 or {0}", mesh::CfgParallel::kBranches));
+  }
+  if (degrees.pp > config.layers) {
+    return refuseDegree(MeshDim::kPipeline, degrees.pp,
+                        fmt::format("each rank needs a layer, expected at most the {} of the model", config.layers));
+  }
+  if (const Status status = mesh::checkHeads(config.heads, degrees.tp); !status.ok()) {
+    return refuseDegree(MeshDim::kTensorParallel, degrees.tp, messageOf(status));
+  }
+  if (config.ffn_dim % degrees.tp != 0) {
+    return refuseDegree(
+        MeshDim::kTensorParallel, degrees.tp,
+        fmt::format("ffn_dim = {} does not divide over it; expected a degree that divides it", config.ffn_dim));
+  }
+  if (const Status status = mesh::checkHeads(config.heads / degrees.tp, degrees.ulysses); !status.ok()) {
+    const std::string of_tp = degrees.tp == 1 ? "" : fmt::format(" (with tp = {})", degrees.tp);
+    return refuseDegree(MeshDim::kUlysses, degrees.ulysses, messageOf(status) + of_tp);
+  }
+  return absl::OkStatus();
+}
+
+// What this rank takes of the model. Where nothing is loaded, as much as the first rank would.
+wan::WanTransformer::LoadOptions transformerOptions(const LoadContext& context, const ComputeTarget& target) {
+  using mesh::MeshDim;
+  mesh::Mesh* const mesh = context.mesh;
+  return {
+      .dtype = target.dtype,
+      .device = target.device,
+      .progress = context.progress,
+      .check_only = context.check_only,
+      .tensor_parallel = mesh == nullptr ? mesh::TensorParallel::planned(context.degrees.tp)
+                                         : mesh::TensorParallel(mesh->group(MeshDim::kTensorParallel)),
+      .pipeline = {.degree = context.degrees.pp, .rank = mesh == nullptr ? 0 : mesh->coordinate(MeshDim::kPipeline)}};
 }
 
 // "what = value: expected a multiple of unit ...", with the two nearest valid values; offset is the smallest.
@@ -76,9 +141,9 @@ Status checkStep(std::string_view what, int64_t value, int64_t offset, int64_t u
 }  // namespace
 
 Status WanDenoiser::load(const LoadContext& context) {
-  LATENTD_ASSIGN_OR_RETURN(const DenoiserOptions options,
-                           parseOptions("wan.denoiser", denoiserOptionTable(), context.options));
-  batched_guidance_ = options.batched_guidance;
+  LATENTD_ASSIGN_OR_RETURN(options_, parseOptions("wan.denoiser", denoiserOptionTable(), context.options));
+  mesh_ = context.mesh;
+  returns_tokens_ = context.degrees.ring * context.degrees.ulysses > 1 && !options_.whole_latents;
   LATENTD_ASSIGN_OR_RETURN(const ComputeTarget target, computeTarget(context));
   LATENTD_RETURN_IF_ERROR(checkModelIndex(context.model_dir));
   LATENTD_ASSIGN_OR_RETURN(scheduler_, readSchedulerConfig(context.model_dir + "/scheduler/scheduler_config.json"));
@@ -87,11 +152,10 @@ Status WanDenoiser::load(const LoadContext& context) {
   temporal_factor_ = vae.temporalFactor();
   spatial_factor_ = vae.spatialFactor();
   const std::string directory = context.model_dir + "/transformer";
-  LATENTD_ASSIGN_OR_RETURN(transformer_, wan::WanTransformer::load(directory, {.dtype = target.dtype,
-                                                                               .device = target.device,
-                                                                               .progress = context.progress,
-                                                                               .check_only = context.check_only}));
-  const wan::TransformerConfig& config = transformer_->config();
+  LATENTD_ASSIGN_OR_RETURN(const wan::TransformerConfig config,
+                           wan::TransformerConfig::load(directory + "/config.json"));
+  LATENTD_RETURN_IF_ERROR(checkParallel(context, config));
+  LATENTD_ASSIGN_OR_RETURN(transformer_, wan::WanTransformer::load(directory, transformerOptions(context, target)));
   if (config.in_channels != vae.z_dim || config.out_channels != vae.z_dim) {
     return absl::FailedPreconditionError(
         fmt::format("{}/config.json: in_channels = {}, out_channels = {}, expected z_dim = {} of {}: transformers that "
@@ -126,7 +190,9 @@ Status WanDenoiser::warmUp() {
 std::vector<OptionSpec> WanDenoiser::options() const { return describeOptions(denoiserOptionTable()); }
 
 std::vector<MethodSpec> WanDenoiser::methods() const {
-  return {{.name = kDenoise, .inputs = {kPromptEmbeds, kNegativePromptEmbeds}, .outputs = {kLatents}}};
+  MethodSpec denoise{.name = kDenoise, .inputs = {kPromptEmbeds, kNegativePromptEmbeds}, .outputs = {kLatents}};
+  if (returns_tokens_) denoise.token_outputs = {{kLatents, TokenCut::kTokens}};
+  return {std::move(denoise)};
 }
 
 ModelLimits WanDenoiser::limits() const {
@@ -191,68 +257,42 @@ StatusOr<at::Tensor> WanDenoiser::takeEmbeddings(const TensorTree& inputs, const
   return toDevice(*tensor, transformer_->device()).to(transformer_->dtype());
 }
 
-StatusOr<WanDenoiser::Conditioning> WanDenoiser::condition(const SamplingParameters& parameters,
-                                                           const TensorTree& inputs) const {
-  Conditioning given;
-  given.rotation = transformer_->rope().rotation(transformer_->grid(latentShape(parameters)));
-  given.guidance = parameters.guidance_scale;
-  given.guided = parameters.guidance_scale > 1.0;
-  LATENTD_ASSIGN_OR_RETURN(const at::Tensor prompt, takeEmbeddings(inputs, kPromptEmbeds));
-  if (!given.guided) {
-    given.texts = {transformer_->textContext(prompt)};
-    return given;
-  }
-  LATENTD_ASSIGN_OR_RETURN(const at::Tensor negative, takeEmbeddings(inputs, kNegativePromptEmbeds));
-  if (negative.size(1) != prompt.size(1)) {
+// Both texts are checked on every rank, so that all refuse a job alike.
+StatusOr<wan::GuidedModel::Job> WanDenoiser::takeJob(const SamplingParameters& parameters,
+                                                     const TensorTree& inputs) const {
+  wan::GuidedModel::Job job{.guidance = parameters.guidance_scale, .latent_shape = latentShape(parameters)};
+  LATENTD_ASSIGN_OR_RETURN(job.prompt, takeEmbeddings(inputs, kPromptEmbeds));
+  if (parameters.guidance_scale <= 1.0) return job;
+  LATENTD_ASSIGN_OR_RETURN(job.negative, takeEmbeddings(inputs, kNegativePromptEmbeds));
+  if (job.negative.size(1) != job.prompt.size(1)) {
     return absl::InvalidArgumentError(fmt::format("input \"{}\" has {} rows, \"{}\" has {}; expected the same number",
-                                                  kNegativePromptEmbeds, negative.size(1), kPromptEmbeds,
-                                                  prompt.size(1)));
+                                                  kNegativePromptEmbeds, job.negative.size(1), kPromptEmbeds,
+                                                  job.prompt.size(1)));
   }
-  if (batched_guidance_) {
-    given.texts = {transformer_->textContext(at::cat({prompt, negative}))};
-  } else {
-    given.texts = {transformer_->textContext(prompt), transformer_->textContext(negative)};
-  }
-  return given;
-}
-
-at::Tensor WanDenoiser::predictVelocity(const at::Tensor& latents, const at::Tensor& timestep,
-                                        const Conditioning& given) const {
-  const wan::SelfAttention here = [](const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
-    return wan::attend(query, key, value);
-  };
-  std::vector<at::Tensor> velocities;
-  for (const wan::TextContext& text : given.texts) {
-    velocities.push_back(transformer_->forward(latents, timestep, text, given.rotation, here));
-  }
-  const at::Tensor all = at::cat(velocities);
-  if (!given.guided) return all;
-  const at::Tensor prompt = all.slice(0, 0, 1);
-  const at::Tensor negative = all.slice(0, 1, 2);
-  // In the model's type, rounded after each operation, as the reference does.
-  return negative.add(prompt.sub(negative).mul(given.guidance));
+  return job;
 }
 
 StatusOr<TensorTree> WanDenoiser::run(const std::string& method, const SamplingParameters& parameters,
                                       const TensorTree& inputs, RunContext& context) {
   if (method != kDenoise) return unknownMethod(*this, method);
   LATENTD_RETURN_IF_ERROR(checkParameters(parameters));
-  LATENTD_ASSIGN_OR_RETURN(const Conditioning given, condition(parameters, inputs));
+  LATENTD_ASSIGN_OR_RETURN(const wan::GuidedModel::Job job, takeJob(parameters, inputs));
+  wan::GuidedModel model(*transformer_, mesh_, job, options_.model);
   const std::unique_ptr<Scheduler> scheduler = makeScheduler(*scheduler_, parameters.flow_shift);
   scheduler->setTimesteps(parameters.steps);
 
   StepPacer pacer(context, transformer_->device(), parameters.steps);
   const at::Tensor timesteps = toDevice(scheduler->timesteps(), transformer_->device());
-  at::Tensor latents = toDevice(initialLatents(parameters.seed, latentShape(parameters)), transformer_->device());
+  at::Tensor latents = model.share(toDevice(initialLatents(parameters.seed, job.latent_shape), transformer_->device()));
   for (uint32_t step = 0; step < parameters.steps; ++step) {
     LATENTD_RETURN_IF_ERROR(pacer.begin(step));
-    latents = scheduler->step(predictVelocity(latents, timesteps.slice(0, step, step + 1), given), latents);
+    latents = scheduler->step(model.velocity(latents, timesteps.slice(0, step, step + 1)), latents);
     LATENTD_RETURN_IF_ERROR(pacer.submitted());
   }
   latents = latents.to(at::kFloat);
-  LATENTD_RETURN_IF_ERROR(pacer.finish());
   TensorTree::Dict outputs;
-  outputs.entries = {{kLatents, TensorTree::Value(std::move(latents))}};
+  outputs.entries = {{kLatents, returns_tokens_ ? toTree(model.published(latents)) : TensorTree(model.whole(latents))}};
+  LATENTD_RETURN_IF_ERROR(pacer.finish());
   return TensorTree(TensorTree::Value(std::move(outputs)));
 }
 

@@ -9,16 +9,27 @@
 
 #include "stages/schedulers/scheduler.h"
 #include "stages/stage.h"
+#include "stages/wan/guided_model.h"
 #include "stages/wan/transformer.h"
 
 namespace latentd::stages {
+
+// The `options:` of a denoiser's group.
+struct DenoiserOptions {
+  wan::GuidedModel::Options model;
+  bool whole_latents = false;
+};
 
 // "wan.denoiser": noise to latents, for Wan 2.1 text-to-video checkpoints (one transformer, a timestep for all tokens).
 //   denoise  {prompt_embeds, negative_prompt_embeds} -> {latents}, [1, channels, F, H, W], float32. Embeddings are
 //            [1, rows, text_dim] with zero rows behind the prompt; the negative ones are needed with guidance only
 //            (guidance_scale above 1) and may be null without.
 // Option guidance_batching: "batched" runs the model once a step for both texts, "separate" twice (half the memory);
-// "auto" is batched. Results are the same.
+// "auto" is batched. Results are the same. It says nothing where each text has ranks of its own (cfg).
+// Over ranks: cfg 1 or 2, any ring, tp and ulysses if their product divides the heads, pp up to the layers (see
+// wan::GuidedModel). Every rank gets the same inputs and parameters. With ring or ulysses each returns its tokens of
+// the latents (stages/token_video.h), or with the option latents = "whole" all of them, as every rank does otherwise.
+// Option ring_attention: "exchange" or "all_gather".
 // Owner: one worker. Thread: its executor. States and failure: as Stage. Checkpoints with expand_timesteps, two
 // transformers or image conditioning are refused at load(), by key.
 class WanDenoiser final : public Stage {
@@ -36,23 +47,16 @@ class WanDenoiser final : public Stage {
   int64_t textDim() const { return transformer_->config().text_dim; }
 
  private:
-  // What does not change over the steps of a job.
-  struct Conditioning {
-    std::vector<wan::TextContext> texts;  // one: the prompt, or prompt and negative together; two: one after the other
-    at::Tensor rotation;
-    double guidance = 1.0;
-    bool guided = false;
-  };
-
   Status checkParameters(const SamplingParameters& parameters) const;
   std::vector<int64_t> latentShape(const SamplingParameters& parameters) const;
   StatusOr<at::Tensor> takeEmbeddings(const TensorTree& inputs, const std::string& key) const;
-  StatusOr<Conditioning> condition(const SamplingParameters& parameters, const TensorTree& inputs) const;
-  at::Tensor predictVelocity(const at::Tensor& latents, const at::Tensor& timestep, const Conditioning& given) const;
+  StatusOr<wan::GuidedModel::Job> takeJob(const SamplingParameters& parameters, const TensorTree& inputs) const;
 
   std::optional<wan::WanTransformer> transformer_;
   std::optional<SchedulerConfig> scheduler_;
-  bool batched_guidance_ = true;
+  DenoiserOptions options_;
+  bool returns_tokens_ = false;
+  mesh::Mesh* mesh_ = nullptr;   // null: one rank
   int64_t temporal_factor_ = 4;  // of the VAE
   int64_t spatial_factor_ = 8;   // of the VAE
 };

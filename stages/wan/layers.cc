@@ -28,17 +28,18 @@ std::optional<c10::OperatorHandle> findLinearPointwise() {
 
 }  // namespace
 
-Linear Linear::load(const LayerLoader& loader, int64_t out, int64_t in) {
-  return {loader.take("weight", {out, in}), loader.take("bias", {out})};
+Linear Linear::load(const LayerLoader& loader, int64_t out, int64_t in, const WeightPart& part) {
+  return {loader.take("weight", {out, in}, part), loader.take("bias", {out}, part.dim == 0 ? part : WeightPart())};
 }
 
-Linear Linear::loadFused(const LayerLoader& loader, const std::vector<std::string>& names, int64_t out, int64_t in) {
+Linear Linear::loadFused(const LayerLoader& loader, const std::vector<std::string>& names, int64_t out, int64_t in,
+                         const WeightPart& part) {
   std::vector<at::Tensor> weights;
   std::vector<at::Tensor> biases;
   for (const std::string& name : names) {
-    const Linear part = load(loader.child(name), out, in);
-    if (part.weight.defined()) weights.push_back(part.weight);
-    if (part.bias.defined()) biases.push_back(part.bias);
+    const Linear layer = load(loader.child(name), out, in, part);
+    if (layer.weight.defined()) weights.push_back(layer.weight);
+    if (layer.bias.defined()) biases.push_back(layer.bias);
   }
   // Each has been asked for, so that a checkpoint that is only checked is checked whole.
   if (weights.size() < names.size() || biases.size() < names.size()) return {};

@@ -15,9 +15,11 @@ struct Linear {
   at::Tensor weight;
   at::Tensor bias;
 
-  static Linear load(const LayerLoader& loader, int64_t out, int64_t in);
+  // part: of the weight [out, in]. With some of the outputs (dim 0) come their biases, with some of the inputs all.
+  static Linear load(const LayerLoader& loader, int64_t out, int64_t in, const WeightPart& part = {});
   // Several layers over the same input as one, their outputs side by side; each of `out` features.
-  static Linear loadFused(const LayerLoader& loader, const std::vector<std::string>& names, int64_t out, int64_t in);
+  static Linear loadFused(const LayerLoader& loader, const std::vector<std::string>& names, int64_t out, int64_t in,
+                          const WeightPart& part = {});
 
   at::Tensor operator()(const at::Tensor& x) const;
   // GELU (tanh form) of the product. On a CPU in float32 both are one oneDNN call: torch's own tanh GELU can take

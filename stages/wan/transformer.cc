@@ -10,6 +10,7 @@
 #include <cmath>
 #include <utility>
 
+#include "mesh/pipeline_p2p.h"
 #include "stages/device/numerics.h"
 #include "stages/device/transfer.h"
 
@@ -38,6 +39,7 @@ WanTransformer::WanTransformer(const TransformerConfig& config, const LoadOption
     : config_(config),
       dtype_(options.dtype),
       device_(options.device),
+      pipeline_(options.pipeline),
       rope_(config.head_dim, config.rope_max_seq_len, options.device) {}
 
 StatusOr<WanTransformer> WanTransformer::load(const std::string& directory, const LoadOptions& options) {
@@ -45,20 +47,21 @@ StatusOr<WanTransformer> WanTransformer::load(const std::string& directory, cons
   LATENTD_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::open(directory, options.progress, options.check_only));
   useReferenceNumerics(options.device, AttentionShapes::kFew);
   WanTransformer model(config, options);
-  model.loadWeights(reader);
+  model.loadWeights(reader, options.tensor_parallel);
   // Published checkpoints carry these; no class of the reference reads them.
   LATENTD_RETURN_IF_ERROR(reader.finish({".norm_added_q.weight"}));
   model.weight_bytes_ = reader.takenBytes();
   return model;
 }
 
-void WanTransformer::loadWeights(WeightReader& reader) {
+void WanTransformer::loadWeights(WeightReader& reader, const mesh::TensorParallel& ranks) {
   const int64_t dim = config_.dim();
   const LayerLoader loader{.reader = &reader, .dtype = dtype_, .device = device_};
 
-  const at::Tensor kernel = loader.take("patch_embedding.weight", {dim, config_.in_channels, config_.patch_size[0],
-                                                                   config_.patch_size[1], config_.patch_size[2]});
-  patch_embedding_ = {kernel, loader.take("patch_embedding.bias", {dim})};
+  const LayerLoader begin = loader.checkOnlyIf(!pipeline_.first()).child("patch_embedding");
+  const at::Tensor kernel = begin.take(
+      "weight", {dim, config_.in_channels, config_.patch_size[0], config_.patch_size[1], config_.patch_size[2]});
+  patch_embedding_ = {kernel, begin.take("bias", {dim})};
 
   const LayerLoader condition = loader.child("condition_embedder");
   time_up_ = Linear::load(condition.inFloat32().child("time_embedder.linear_1"), dim, config_.freq_dim);
@@ -67,12 +70,20 @@ void WanTransformer::loadWeights(WeightReader& reader) {
   text_up_ = Linear::load(condition.child("text_embedder.linear_1"), dim, config_.text_dim);
   text_down_ = Linear::load(condition.child("text_embedder.linear_2"), dim, dim);
 
-  const LayerLoader blocks = loader.child("blocks");
-  for (int64_t i = 0; i < config_.layers; ++i)
-    blocks_.emplace_back(config_, blocks.child(std::to_string(i)));
+  loadBlocks(loader.child("blocks"), ranks);
 
-  output_table_ = loader.inFloat32().take("scale_shift_table", {1, kOutputRows, dim});
-  output_ = Linear::load(loader.child("proj_out"), config_.out_channels * config_.patchVolume(), dim);
+  const LayerLoader end = loader.checkOnlyIf(!pipeline_.last());
+  output_table_ = end.inFloat32().take("scale_shift_table", {1, kOutputRows, dim});
+  output_ = Linear::load(end.child("proj_out"), config_.out_channels * config_.patchVolume(), dim);
+}
+
+void WanTransformer::loadBlocks(const LayerLoader& loader, const mesh::TensorParallel& ranks) {
+  const mesh::LayerRange own = mesh::pipelineLayers(config_.layers, pipeline_.degree, pipeline_.rank);
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    const bool is_own = own.begin <= i && i < own.end;
+    TransformerBlock block(config_, loader.checkOnlyIf(!is_own).child(std::to_string(i)), ranks);
+    if (is_own) blocks_.push_back(std::move(block));
+  }
 }
 
 TextContext WanTransformer::textContext(const at::Tensor& embeddings) const {
@@ -100,6 +111,10 @@ Grid WanTransformer::grid(at::IntArrayRef latents) const {
   return {latents[2] / config_.patch_size[0], latents[3] / config_.patch_size[1], latents[4] / config_.patch_size[2]};
 }
 
+VideoExtents WanTransformer::patch() const {
+  return {config_.patch_size[0], config_.patch_size[1], config_.patch_size[2]};
+}
+
 // [B, C, F, H, W] -> [B, tokens, dim]
 at::Tensor WanTransformer::embedPatches(const at::Tensor& latents) const {
   const at::Tensor input = latents.to(device_, dtype_);
@@ -107,26 +122,18 @@ at::Tensor WanTransformer::embedPatches(const at::Tensor& latents) const {
   if (dtype_ != at::kFloat && device_.is_cpu()) {
     return at::conv3d(input, kernel, bias, config_.patch_size).flatten(2).transpose(1, 2).contiguous();
   }
-  // The same as a product, whose kernels fit these sizes better.
-  const Grid patches = grid(input.sizes());
-  const auto& [t, h, w] = config_.patch_size;
-  const at::Tensor rows =
-      input.reshape({input.size(0), input.size(1), patches[0], t, patches[1], h, patches[2], w})
-          .permute({0, 2, 4, 6, 1, 3, 5, 7})
-          .reshape({input.size(0), patches[0] * patches[1] * patches[2], input.size(1) * config_.patchVolume()});
-  return at::linear(rows, kernel.flatten(1), bias);
+  return embedTokens(patchify(input, patch()).tokens);
 }
 
-// [B, tokens, patch * C], channels innermost -> [B, C, F, H, W]
-at::Tensor WanTransformer::unpatchify(const at::Tensor& tokens, const Grid& grid) const {
-  const auto& [t, h, w] = config_.patch_size;
-  return tokens.reshape({tokens.size(0), grid[0], grid[1], grid[2], t, h, w, config_.out_channels})
-      .permute({0, 7, 1, 4, 2, 5, 3, 6})
-      .reshape({tokens.size(0), config_.out_channels, grid[0] * t, grid[1] * h, grid[2] * w});
+// The same as a product, whose kernels fit these sizes better: [B, S, C, patch] -> [B, S, dim]
+at::Tensor WanTransformer::embedTokens(const at::Tensor& tokens) const {
+  const auto& [kernel, bias] = patch_embedding_;
+  return at::linear(tokens.to(device_, dtype_).flatten(2), kernel.flatten(1), bias);
 }
 
-at::Tensor WanTransformer::forward(const at::Tensor& latents, const at::Tensor& timesteps, const TextContext& text,
-                                   const at::Tensor& rotation, const SelfAttention& self_attention) const {
+// x: [B or 1, S, dim]. Returns tokens if this rank has the last layer, else [B, S, dim].
+at::Tensor WanTransformer::runBlocks(at::Tensor x, const at::Tensor& timesteps, const TextContext& text,
+                                     const at::Tensor& rotation, const SelfAttention& self_attention) const {
   // From here on [B or 1, tokens or 1, ...].
   const at::Tensor times = timesteps.dim() == 2 ? timesteps : timesteps.unsqueeze(1);
   const at::Tensor time =
@@ -134,7 +141,6 @@ at::Tensor WanTransformer::forward(const at::Tensor& latents, const at::Tensor& 
   const at::Tensor modulation =
       time_modulation_(at::silu(time)).to(at::kFloat).unflatten(-1, {kModulationRows, config_.dim()});
 
-  at::Tensor x = embedPatches(latents);
   for (size_t i = 0; i < blocks_.size(); ++i) {
     x = blocks_[i].forward(std::move(x), {.modulation = modulation,
                                           .rotation = rotation,
@@ -142,10 +148,27 @@ at::Tensor WanTransformer::forward(const at::Tensor& latents, const at::Tensor& 
                                           .text_bias = text.bias,
                                           .self_attention = self_attention});
   }
+  return pipeline_.last() ? projectTokens(x, time) : x;
+}
 
+// [B, S, dim] -> [B, S, out_channels, patch], a view whose channels are innermost in memory
+at::Tensor WanTransformer::projectTokens(const at::Tensor& x, const at::Tensor& time) const {
   const at::Tensor output = output_table_.add(time.unsqueeze(2));
-  x = scaledNorm(x, output.select(2, 1).add(1), output.select(2, 0), config_.eps);
-  return unpatchify(output_(x), grid(latents.sizes()));
+  const at::Tensor normed = scaledNorm(x, output.select(2, 1).add(1), output.select(2, 0), config_.eps);
+  return output_(normed).unflatten(-1, {config_.patchVolume(), config_.out_channels}).transpose(-1, -2);
+}
+
+at::Tensor WanTransformer::forward(const at::Tensor& latents, const at::Tensor& timesteps, const TextContext& text,
+                                   const at::Tensor& rotation, const SelfAttention& self_attention) const {
+  const at::Tensor tokens = runBlocks(embedPatches(latents), timesteps, text, rotation, self_attention);
+  const Grid patches = grid(latents.sizes());
+  return unpatchify({tokens, {patches[0], patches[1], patches[2]}, patch()});
+}
+
+at::Tensor WanTransformer::forwardTokens(at::Tensor x, const at::Tensor& timesteps, const TextContext& text,
+                                         const at::Tensor& rotation, const SelfAttention& self_attention) const {
+  if (pipeline_.first()) x = embedTokens(x);
+  return runBlocks(std::move(x), timesteps, text, rotation, self_attention);
 }
 
 }  // namespace latentd::stages::wan

@@ -7,7 +7,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "mesh/tensor_parallel.h"
 #include "runtime/base/status.h"
+#include "stages/token_video.h"
 #include "stages/wan/attention.h"
 #include "stages/wan/layers.h"
 #include "stages/wan/rope.h"
@@ -17,10 +19,19 @@
 
 namespace latentd::stages::wan {
 
+// Which of several ranks with some of the layers each one is.
+struct PipelinePart {
+  int64_t degree = 1;
+  int64_t rank = 0;
+
+  bool first() const { return rank == 0; }
+  bool last() const { return rank == degree - 1; }
+};
+
 // Text as every block sees it, computed once a job.
 struct TextContext {
-  std::vector<TextKeyValue> blocks;
-  at::Tensor bias;  // of the keys, float32; undefined: none
+  std::vector<TextKeyValue> blocks;  // those of this rank
+  at::Tensor bias;                   // of the keys, float32; undefined: none
   int64_t batch = 0;
 };
 
@@ -34,6 +45,9 @@ class WanTransformer {
     at::Device device = at::kCPU;
     WeightReader::Progress progress = [](double, const std::string&) {};
     bool check_only = false;  // no weight is read; the model must not run
+    // What this rank takes of the model: a part of each layer, and some of the layers.
+    mesh::TensorParallel tensor_parallel;
+    PipelinePart pipeline;
   };
   // directory: the "transformer" folder of a checkpoint.
   static StatusOr<WanTransformer> load(const std::string& directory, const LoadOptions& options);
@@ -43,6 +57,7 @@ class WanTransformer {
   at::ScalarType dtype() const { return dtype_; }
   at::Device device() const { return device_; }
   uint64_t weightBytes() const { return weight_bytes_; }
+  const PipelinePart& pipeline() const { return pipeline_; }
 
   // embeddings: [B, rows, text_dim], the rows behind a prompt's last token all zero, as the text encoder pads them.
   // Padding takes part in the cross-attention, but every padded row gives the same key and value: in float32 on a CPU
@@ -51,22 +66,35 @@ class WanTransformer {
 
   // Patches of latents [B, C, F, H, W].
   Grid grid(at::IntArrayRef latents) const;
+  // Values of one.
+  VideoExtents patch() const;
 
   // latents: [B or 1, in_channels, F, H, W], a batch of 1 serving every text of the context; timesteps: [1], [B] or
   // [B, tokens]; rotation: rope().rotation(grid(...)). Returns [B, out_channels, F, H, W] in dtype().
   at::Tensor forward(const at::Tensor& latents, const at::Tensor& timesteps, const TextContext& text,
                      const at::Tensor& rotation, const SelfAttention& self_attention) const;
+  // forward() of some of the tokens (stages/token_video.h), [B or 1, S, in_channels, values of a patch] -> [B, S,
+  // out_channels, values of a patch], any strides. rotation, and timesteps by token, are those of the same tokens. A
+  // rank with some of the layers gets tokens if it has the first of them, else what the rank before it made, [B, S,
+  // dim], to be consumed; it makes tokens if it has the last.
+  at::Tensor forwardTokens(at::Tensor x, const at::Tensor& timesteps, const TextContext& text,
+                           const at::Tensor& rotation, const SelfAttention& self_attention) const;
 
  private:
   WanTransformer(const TransformerConfig& config, const LoadOptions& options);
 
-  void loadWeights(WeightReader& reader);
+  void loadWeights(WeightReader& reader, const mesh::TensorParallel& ranks);
+  void loadBlocks(const LayerLoader& loader, const mesh::TensorParallel& ranks);
   at::Tensor embedPatches(const at::Tensor& latents) const;
-  at::Tensor unpatchify(const at::Tensor& tokens, const Grid& grid) const;
+  at::Tensor embedTokens(const at::Tensor& tokens) const;
+  at::Tensor runBlocks(at::Tensor x, const at::Tensor& timesteps, const TextContext& text, const at::Tensor& rotation,
+                       const SelfAttention& self_attention) const;
+  at::Tensor projectTokens(const at::Tensor& x, const at::Tensor& time) const;
 
   TransformerConfig config_;
   at::ScalarType dtype_;
   at::Device device_;
+  PipelinePart pipeline_;
   RopeTable rope_;
   uint64_t weight_bytes_ = 0;
 
@@ -76,8 +104,8 @@ class WanTransformer {
   Linear time_modulation_;
   Linear text_up_;
   Linear text_down_;
-  std::vector<TransformerBlock> blocks_;
-  at::Tensor output_table_;  // [1, 1, 2, dim], float32: shift, scale
+  std::vector<TransformerBlock> blocks_;  // those of this rank
+  at::Tensor output_table_;               // [1, 1, 2, dim], float32: shift, scale
   Linear output_;
 };
 

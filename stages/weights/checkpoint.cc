@@ -170,14 +170,21 @@ const WeightReader::Source* WeightReader::find(const std::string& name, at::IntA
 
 void WeightReader::skip(const std::string& name, at::IntArrayRef shape) { find(name, shape); }
 
-at::Tensor WeightReader::read(const Source& source, at::ScalarType dtype, at::Device device) {
+at::Tensor WeightReader::read(const Source& source, at::ScalarType dtype, at::Device device, const WeightPart& part) {
   const SafetensorsFile::Entry& entry = *source.entry;
-  if (!device.is_cuda()) return tensorOf(source.file, entry).to(dtype);
+  at::Tensor stored = tensorOf(source.file, entry);
+  if (part.parts > 1) {
+    const int64_t length = stored.size(part.dim) / part.parts;
+    stored = stored.narrow(part.dim, part.part * length, length).contiguous();
+  }
+  if (!device.is_cuda()) return stored.to(dtype);
   if (upload_ == nullptr) upload_ = std::make_unique<DeviceUpload>(device);
-  return upload_->upload(source.file->data(entry), entry.shape, toScalarType(entry.dtype), dtype);
+  return upload_->upload(static_cast<const std::byte*>(stored.const_data_ptr()), stored.sizes(), stored.scalar_type(),
+                         dtype);
 }
 
-at::Tensor WeightReader::take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device) {
+at::Tensor WeightReader::take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device,
+                              const WeightPart& part) {
   const Source* found = find(name, shape);
   if (found == nullptr) return {};
   const Source& source = *found;
@@ -189,12 +196,12 @@ at::Tensor WeightReader::take(const std::string& name, at::IntArrayRef shape, at
     return {};
   }
   if (check_only_) {
-    taken_bytes_ += entry.bytes / byteSize(entry.dtype) * c10::elementSize(dtype);
+    taken_bytes_ += entry.bytes / byteSize(entry.dtype) * c10::elementSize(dtype) / part.parts;
     return {};
   }
   at::Tensor tensor;
   try {
-    tensor = read(source, dtype, device);
+    tensor = read(source, dtype, device, part);
   } catch (const c10::AcceleratorError&) {
     throw;  // not for want of memory: the device is lost, which is more than a failed load
   } catch (const std::exception& error) {

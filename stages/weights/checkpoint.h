@@ -21,6 +21,13 @@ class DeviceUpload;
 // A view of one entry, which keeps the file mapped; a copy where the file does not align it. Never write to it.
 at::Tensor tensorOf(const std::shared_ptr<const SafetensorsFile>& file, const SafetensorsFile::Entry& entry);
 
+// One of `parts` equal parts along a dimension: a rank's of a weight that is split over ranks.
+struct WeightPart {
+  int64_t dim = 0;
+  int64_t parts = 1;
+  int64_t part = 0;
+};
+
 // The weights of one component directory: diffusion_pytorch_model.safetensors, model.safetensors, or the shards named
 // by the .index.json of either. Tensors are taken by name and checked; the first problem sticks, after which take()
 // returns undefined tensors, and finish() tells it.
@@ -41,7 +48,9 @@ class WeightReader {
   bool has(const std::string& name) const { return sources_.contains(name); }
   // On a CPU a view into the mapping if the file stores `dtype`, else a converted copy; on a device a copy, see
   // DeviceUpload. Floating point only, unless the file stores exactly `dtype`. All tensors go to one device.
-  at::Tensor take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device = at::kCPU);
+  // shape: of the whole tensor, divisible where a part of it is asked for; a part is contiguous, and all that is kept.
+  at::Tensor take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device = at::kCPU,
+                  const WeightPart& part = {});
   // Checks that the tensor is there with that shape, and counts it as taken, without loading it: for the part of a
   // model that a stage does not run.
   void skip(const std::string& name, at::IntArrayRef shape);
@@ -64,7 +73,7 @@ class WeightReader {
   const Source* find(const std::string& name, at::IntArrayRef shape);
   void fail(const Status& problem);
   void report(const Source& source);
-  at::Tensor read(const Source& source, at::ScalarType dtype, at::Device device);
+  at::Tensor read(const Source& source, at::ScalarType dtype, at::Device device, const WeightPart& part);
 
   std::string directory_;
   Progress progress_;

@@ -32,12 +32,20 @@ struct LayerLoader {
     return loader;
   }
 
-  at::Tensor take(const std::string& name, at::IntArrayRef shape) const {
+  // For the parameters that another rank has.
+  LayerLoader checkOnlyIf(bool elsewhere) const {
+    LayerLoader loader = *this;
+    loader.check_only = check_only || elsewhere;
+    return loader;
+  }
+
+  // shape: of the whole tensor.
+  at::Tensor take(const std::string& name, at::IntArrayRef shape, const WeightPart& part = {}) const {
     if (check_only) {
       reader->skip(path + name, shape);
       return {};
     }
-    return reader->take(path + name, shape, dtype, device);
+    return reader->take(path + name, shape, dtype, device, part);
   }
 };
 

@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "runtime/base/status_field.h"
 #include "stages/noise/noise.h"
 #include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
@@ -323,9 +325,49 @@ TEST_CASE("wan denoiser: damaged and missing files are named", "[wan]") {
   SECTION("no model") { CHECK_THAT(loadProblem(files.path() + "/none"), Contains("none/model_index.json")); }
 }
 
+// Of a load that only checks: field and message.
+std::pair<std::string, std::string> refusedDegrees(const mesh::MeshDegrees& degrees) {
+  WanDenoiser denoiser;
+  const Status status = denoiser.load({.model_dir = checkpoint(), .degrees = degrees, .check_only = true});
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  return {fieldOf(status), messageOf(status)};
+}
+
+TEST_CASE("wan denoiser: degrees that its heads, layers and branches cannot fill are refused by field", "[wan]") {
+  const auto refused = [](const mesh::MeshDegrees& degrees, const std::string& field, const std::string& valid) {
+    const auto [at, text] = refusedDegrees(degrees);
+    CHECK(at == field);
+    CHECK_THAT(text, Contains(field + " = ") && Contains(valid));
+  };
+  refused({.dp = 2}, "parallel.dp", "it uses cfg, ring, ulysses, pp, tp");
+  refused({.spatial = 2}, "parallel.spatial", "it uses cfg, ring, ulysses, pp, tp");
+  refused({.cfg = 3}, "parallel.cfg", "guidance has 2 branches, expected 1 or 2");
+  refused({.ulysses = 3}, "parallel.ulysses", "4 attention heads do not divide over 3 ranks");
+  refused({.ulysses = 4, .tp = 2}, "parallel.ulysses", "2 attention heads do not divide over 4 ranks");
+  refused({.tp = 3}, "parallel.tp", "4 attention heads do not divide over 3 ranks");
+  refused({.pp = 3}, "parallel.pp", "at most the 2 of the model");
+}
+
+TEST_CASE("wan denoiser: what a rank of several will hold is known without loading", "[wan]") {
+  const auto bytes = [](const mesh::MeshDegrees& degrees) {
+    WanDenoiser denoiser;
+    REQUIRE(problem(denoiser.load({.model_dir = checkpoint(), .degrees = degrees, .check_only = true})) == "");
+    return denoiser.weightBytes();
+  };
+  const uint64_t alone = bytes({});
+  CHECK(alone == load(checkpoint()).weightBytes());
+  CHECK(bytes({.cfg = 2, .ring = 5, .ulysses = 4}) == alone);
+  CHECK(bytes({.tp = 2}) < alone);
+  CHECK(bytes({.tp = 4}) < bytes({.tp = 2}));
+  CHECK(bytes({.pp = 2}) < alone);
+  CHECK(bytes({.pp = 2, .tp = 2}) < bytes({.tp = 2}));
+}
+
 TEST_CASE("wan denoiser: options and devices it does not know are refused", "[wan]") {
   CHECK_THAT(loadProblem(checkpoint(), {{"guidance_batching", "both"}}),
              Contains("guidance_batching: \"both\" is not auto, batched or separate"));
+  CHECK_THAT(loadProblem(checkpoint(), {{"ring_attention", "fast"}}),
+             Contains("ring_attention: \"fast\" is not exchange or all_gather"));
   CHECK_THAT(loadProblem(checkpoint(), {{"batching", "auto"}}), Contains("has no option \"batching\""));
   WanDenoiser denoiser;
   CHECK_THAT(problem(denoiser.load({.model_dir = checkpoint(), .device = "tpu"})), Contains("device \"tpu\""));

@@ -7,48 +7,28 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "stages/noise/noise.h"
-#include "stages/text/text_encoder_stage.h"
 #include "stages/wan/attention.h"
 #include "stages/wan/denoiser.h"
 #include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
-#include "tests/stages/temp_checkpoint.h"
+#include "tests/stages/wan/golden_pipeline.h"
 #include "tests/stages/wan/step_recorder.h"
 
 namespace latentd::stages {
 namespace {
 
 using nlohmann::json;
+using testing::encodeText;
 using testing::Golden;
+using testing::GoldenPipeline;
 using testing::maxAbsDifference;
 using testing::Oracle;
 using testing::problem;
 using testing::rmsDifference;
 using testing::StepRecorder;
-
-// The seeds of a set's latents lie in a row from the checkpoint's own.
-constexpr uint64_t kFirstSeed = 2101;
-constexpr uint64_t kLastSeed = 3200;
+using testing::tensorAt;
 
 bool isBFloat16(const json& meta) { return meta["transformer_dtype"] == "torch.bfloat16"; }
-
-// prompt_embeds and negative_prompt_embeds, as the worker of the text group makes them.
-TensorTree encodeText(const Oracle& oracle, const std::string& model, const json& meta, const json& prompt, DType dtype,
-                      const std::string& device = "cpu") {
-  TextEncoderStage encoder;
-  REQUIRE(problem(encoder.load({.model_dir = oracle.checkpoint(model), .device = device, .dtype = dtype})) == "");
-  SamplingParameters job;
-  job.prompt = prompt.get<std::string>();
-  job.negative_prompt = meta["negative_prompt"].is_null() ? "" : meta["negative_prompt"].get<std::string>();
-  job.guidance_scale = meta["guidance_scale"].get<double>();
-  StepRecorder context;
-  auto outputs = encoder.run("encode", job, TensorTree(TensorTree::Value(TensorTree::Dict{})), context);
-  REQUIRE(problem(outputs.status()) == "");
-  return *std::move(outputs);
-}
-
-at::Tensor embeddings(const TensorTree& text, const std::string& key) { return *text.find(key)->getIf<at::Tensor>(); }
 
 std::vector<std::string> promptsOf(const json& meta) {
   if (meta["prompt"].is_string()) return {meta["prompt"].get<std::string>()};
@@ -107,8 +87,8 @@ TEST_CASE("wan pipeline: every call of every model in every step equals the refe
         std::vector<at::Tensor> negatives;
         for (const std::string& prompt : promptsOf(meta)) {
           const TensorTree text = encodeText(oracle, model, meta, prompt, DType::kFloat32);
-          prompts.push_back(embeddings(text, "prompt_embeds"));
-          if (golden.has("noise_uncond")) negatives.push_back(embeddings(text, "negative_prompt_embeds"));
+          prompts.push_back(tensorAt(text, "prompt_embeds"));
+          if (golden.has("noise_uncond")) negatives.push_back(tensorAt(text, "negative_prompt_embeds"));
         }
         const bool tokens = std::string(model) == "wan22-ti2v-5b";
         CHECK(maxAbsDifference(velocities(golden, meta, models, at::cat(prompts), tokens),
@@ -126,55 +106,33 @@ TEST_CASE("wan pipeline: every call of every model in every step equals the refe
 
 // ---- the stage ----------------------------------------------------------------------------------------------
 
-uint64_t seedOf(const at::Tensor& latents) {
-  for (uint64_t seed = kFirstSeed; seed < kLastSeed; ++seed) {
-    if (initialLatents(seed, latents.sizes()).equal(latents)) return seed;
-  }
-  FAIL("latents_init is not the noise of any expected seed");
-  return 0;
-}
-
-at::Tensor runStage(const Oracle& oracle, const std::string& model, const Golden& golden, const json& meta, DType dtype,
-                    const std::string& batching, const std::string& device = "cpu") {
-  testing::TempCheckpoint files;
-  files.copy(oracle.checkpoint(model));
-  json scheduler = meta["scheduler_config"];
-  scheduler["_class_name"] = meta["scheduler"];
-  files.write(model + "/scheduler/scheduler_config.json", scheduler.dump());
-
+at::Tensor runStage(const GoldenPipeline& pipeline, DType dtype, const std::string& batching,
+                    const std::string& device = "cpu") {
   WanDenoiser denoiser;
-  REQUIRE(problem(denoiser.load({.model_dir = files.path() + "/" + model,
+  REQUIRE(problem(denoiser.load({.model_dir = pipeline.modelDir(),
                                  .device = device,
                                  .dtype = dtype,
                                  .options = {{"guidance_batching", batching}}})) == "");
-  SamplingParameters job;
-  job.frames = meta["num_frames"].get<uint32_t>();
-  job.width = meta["width"].get<uint32_t>();
-  job.height = meta["height"].get<uint32_t>();
-  job.steps = meta["steps"].get<uint32_t>();
-  job.guidance_scale = meta["guidance_scale"].get<double>();
-  job.seed = seedOf(golden.tensor("latents_init"));
   StepRecorder context;
-  auto outputs = denoiser.run("denoise", job, encodeText(oracle, model, meta, meta["prompt"], dtype, device), context);
+  auto outputs = denoiser.run("denoise", pipeline.parameters(), pipeline.inputs(dtype, device), context);
   REQUIRE(problem(outputs.status()) == "");
-  return embeddings(*outputs, "latents");
+  return tensorAt(*outputs, "latents");
 }
 
 TEST_CASE("wan pipeline: text encoder and denoiser end with the reference's latents", "[wan][golden]") {
   for (const Oracle& oracle : testing::oracles()) {
     int checked = 0;
     for (const std::string& name : oracle.goldens("wan21-t2v", "pipeline_")) {
-      const Golden golden(oracle, name);
-      const json meta = golden.meta();
-      if (!meta["prompt"].is_string()) continue;  // several videos at once are several jobs here
-      const at::Tensor expected = golden.tensor("latents_final");
+      const GoldenPipeline pipeline(oracle, "wan21-t2v", name);
+      if (!pipeline.meta()["prompt"].is_string()) continue;  // several videos at once are several jobs here
+      const at::Tensor expected = pipeline.expected();
       for (const char* batching : {"batched", "separate"}) {
         INFO(oracle.name << " " << name << " " << batching);
-        const at::Tensor float32 = runStage(oracle, "wan21-t2v", golden, meta, DType::kFloat32, batching);
-        if (isBFloat16(meta)) {
+        const at::Tensor float32 = runStage(pipeline, DType::kFloat32, batching);
+        if (pipeline.isBFloat16()) {
           // Float32 is the reference's to 1e-4, see the other goldens: this is its own distance.
           const double allowed = rmsDifference(expected, float32);
-          const at::Tensor bfloat16 = runStage(oracle, "wan21-t2v", golden, meta, DType::kBFloat16, batching);
+          const at::Tensor bfloat16 = runStage(pipeline, DType::kBFloat16, batching);
           CHECK(rmsDifference(bfloat16, expected) <= allowed);
           CHECK(allowed < 0.1);
         } else {
@@ -193,16 +151,13 @@ TEST_CASE("wan pipeline: on a device text encoder and denoiser end with the refe
   for (const Oracle& oracle : testing::oracles()) {
     int checked = 0;
     for (const std::string& name : oracle.goldens("wan21-t2v", "pipeline_")) {
-      const Golden golden(oracle, name);
-      const json meta = golden.meta();
-      if (!meta["prompt"].is_string()) continue;
+      const GoldenPipeline pipeline(oracle, "wan21-t2v", name);
+      if (!pipeline.meta()["prompt"].is_string()) continue;
       INFO(oracle.name << " " << name);
-      const at::Tensor expected = golden.tensor("latents_final");
-      const at::Tensor float32 =
-          runStage(oracle, "wan21-t2v", golden, meta, DType::kFloat32, "batched", testing::kCudaName);
-      if (isBFloat16(meta)) {
-        const at::Tensor bfloat16 =
-            runStage(oracle, "wan21-t2v", golden, meta, DType::kBFloat16, "batched", testing::kCudaName);
+      const at::Tensor expected = pipeline.expected();
+      const at::Tensor float32 = runStage(pipeline, DType::kFloat32, "batched", testing::kCudaName);
+      if (pipeline.isBFloat16()) {
+        const at::Tensor bfloat16 = runStage(pipeline, DType::kBFloat16, "batched", testing::kCudaName);
         // Both are as far from float32.
         CHECK(rmsDifference(bfloat16, float32) <= 1.25 * rmsDifference(expected, float32));
       } else {

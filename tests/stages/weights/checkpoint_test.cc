@@ -50,6 +50,29 @@ TEST_CASE("checkpoint: a matching dtype is a view that outlives the reader, anot
   CHECK(viewed[0].item<double>() == 1.5);
 }
 
+TEST_CASE("checkpoint: a part of a tensor is its rows or columns, contiguous, and counted alone", "[weights]") {
+  TempCheckpoint files;
+  std::string header = R"({"w":{"dtype":"F32","shape":[2,4],"data_offsets":[0,32]}})";
+  header.resize((header.size() + 7) / 8 * 8, ' ');  // so that the data are aligned
+  files.writeSafetensors(kFile, header, bytesOf({0, 1, 2, 3, 4, 5, 6, 7}));
+  WeightReader reader = open(files.path());
+  const at::Tensor whole = reader.take("w", {2, 4}, at::kFloat);
+  const at::Tensor rows = reader.take("w", {2, 4}, at::kFloat, at::kCPU, {.dim = 0, .parts = 2, .part = 1});
+  CHECK(rows.equal(whole.narrow(0, 1, 1)));
+  CHECK(rows.data_ptr() == static_cast<float*>(whole.data_ptr()) + 4);  // where they are mapped
+  const at::Tensor columns = reader.take("w", {2, 4}, at::kFloat, at::kCPU, {.dim = 1, .parts = 4, .part = 2});
+  CHECK(columns.equal(whole.narrow(1, 2, 1)));
+  CHECK(columns.is_contiguous());
+  CHECK(columns.storage().nbytes() == 2 * sizeof(float));
+  CHECK(reader.take("w", {2, 4}, at::kHalf, at::kCPU, {.dim = 0, .parts = 2}).sizes() == at::IntArrayRef({1, 4}));
+  CHECK(reader.takenBytes() == 32 + 16 + 8 + 8);
+  auto checked = WeightReader::open(
+      files.path(), [](double, const std::string&) {}, /*check_only=*/true);
+  REQUIRE(problem(checked.status()) == "");
+  CHECK_FALSE(checked->take("w", {2, 4}, at::kFloat, at::kCPU, {.dim = 1, .parts = 4}).defined());
+  CHECK(checked->takenBytes() == 8);
+}
+
 TEST_CASE("checkpoint: on a device tensors are what they are on a CPU", "[weights][cuda]") {
   if (!testing::hasCuda()) return;
   for (const auto& oracle : testing::oracles()) {
