@@ -43,6 +43,7 @@ struct SamplingParameters {
 struct ModelLimits {
   std::optional<uint32_t> frame_step;     // frames = 1 + k * frame_step
   std::optional<uint32_t> size_multiple;  // of width and height, pixels
+  std::optional<uint32_t> height_shards;  // ranks that share the height, which has a multiple for each
   std::optional<uint32_t> frames_max;
   std::optional<uint32_t> prompt_bytes_max;
   SamplingParameters defaults;  // 0 and empty mean unset

@@ -97,25 +97,36 @@ Status checkFrames(uint32_t frames, const JobLimits& limits) {
                       limits.frame_step, limits.frames_max, nearest(frames, limits.frame_step, 1, limits.frames_max));
 }
 
-Status checkSide(std::string_view field, uint32_t value, const JobLimits& limits) {
-  if (value > 0 && value % limits.size_multiple == 0) return absl::OkStatus();
+uint32_t leastHeight(const JobLimits& limits) { return limits.size_multiple * limits.height_shards; }
+
+Status checkSide(std::string_view field, uint32_t value, uint32_t least, const JobLimits& limits) {
+  if (value >= least && value % limits.size_multiple == 0) return absl::OkStatus();
   const uint64_t last = std::max<uint64_t>(limits.pixels_max / limits.size_multiple, limits.size_multiple);
-  return invalidField(field, " = {}: must be a positive multiple of {}; nearest: {}", value, limits.size_multiple,
-                      nearest(value, limits.size_multiple, 0, last));
+  const std::string valid =
+      least == limits.size_multiple
+          ? fmt::format("a positive multiple of {}", limits.size_multiple)
+          : fmt::format("a multiple of {}, at least {} (ranks share it)", limits.size_multiple, least);
+  return invalidField(field, " = {}: must be {}; nearest: {}", value, valid,
+                      nearest(value, limits.size_multiple, least, last));
 }
 
 Status checkSize(uint32_t width, uint32_t height, const JobLimits& limits) {
-  LATENTD_RETURN_IF_ERROR(checkSide("width", width, limits));
-  LATENTD_RETURN_IF_ERROR(checkSide("height", height, limits));
+  LATENTD_RETURN_IF_ERROR(checkSide("width", width, limits.size_multiple, limits));
+  LATENTD_RETURN_IF_ERROR(checkSide("height", height, leastHeight(limits), limits));
   const double pixels = static_cast<double>(width) * height;
   if (pixels <= static_cast<double>(limits.pixels_max)) return absl::OkStatus();
   const double scale = std::sqrt(static_cast<double>(limits.pixels_max) / pixels);
-  const auto fit = [&](uint32_t side) {
-    const auto scaled = static_cast<uint32_t>(side * scale);
-    return std::max(limits.size_multiple, scaled - scaled % limits.size_multiple);
+  const auto multiple = [&](double side) {
+    const auto whole = static_cast<uint32_t>(side);
+    return whole - whole % limits.size_multiple;
   };
+  // A side that cannot be as small as the shape wants leaves less for the other one.
+  uint32_t fit_width = std::max(limits.size_multiple, multiple(width * scale));
+  const uint32_t fit_height =
+      std::max(leastHeight(limits), std::min(multiple(height * scale), multiple(limits.pixels_max / fit_width)));
+  fit_width = std::max(limits.size_multiple, std::min(fit_width, multiple(limits.pixels_max / fit_height)));
   return invalidField("size", " = {}x{}: at most {} pixels; nearest of this shape: {}x{}", width, height,
-                      limits.pixels_max, fit(width), fit(height));
+                      limits.pixels_max, fit_width, fit_height);
 }
 
 Status checkSteps(uint32_t steps, const JobLimits& limits) {
@@ -219,7 +230,7 @@ Status checkDefaults(const JobLimits& limits) {
   v1::JobParameters smallest;
   smallest.set_frames(1);
   smallest.set_width(limits.size_multiple);
-  smallest.set_height(limits.size_multiple);
+  smallest.set_height(leastHeight(limits));
   smallest.set_steps(1);
   smallest.set_guidance_scale(0);
   smallest.set_fps(limits.fps_max);
@@ -241,6 +252,7 @@ JobLimits mergeLimits(const std::vector<v1::ModelLimits>& stages, const config::
   for (const v1::ModelLimits& stage : stages) {
     merged.frame_step = combine(merged.frame_step, stage.frame_step());
     merged.size_multiple = combine(merged.size_multiple, stage.size_multiple());
+    merged.height_shards = std::max(merged.height_shards, stage.height_shards());
     merged.frames_max = smallest(merged.frames_max, stage.frames_max());
     merged.pixels_max = smallest(merged.pixels_max, stage.pixels_max());
     merged.steps_max = smallest(merged.steps_max, stage.steps_max());
@@ -258,6 +270,7 @@ v1::ModelLimits toProto(const JobLimits& limits) {
   v1::ModelLimits proto;
   proto.set_frame_step(limits.frame_step);
   proto.set_size_multiple(limits.size_multiple);
+  proto.set_height_shards(limits.height_shards);
   proto.set_frames_max(limits.frames_max);
   proto.set_pixels_max(limits.pixels_max);
   proto.set_steps_max(limits.steps_max);

@@ -15,6 +15,7 @@ namespace latentd::supervisor {
 struct JobLimits {
   uint32_t frame_step = 1;     // frames = 1 + k * frame_step
   uint32_t size_multiple = 1;  // of width and height
+  uint32_t height_shards = 1;  // ranks that share the height, which has a multiple for each
   uint32_t frames_max = 0;
   uint64_t pixels_max = 0;
   uint32_t steps_max = 0;

@@ -99,6 +99,7 @@ v1::ModelLimits toProto(const stages::ModelLimits& limits) {
   v1::ModelLimits proto;
   setIf(limits.frame_step, [&](uint32_t value) { proto.set_frame_step(value); });
   setIf(limits.size_multiple, [&](uint32_t value) { proto.set_size_multiple(value); });
+  setIf(limits.height_shards, [&](uint32_t value) { proto.set_height_shards(value); });
   setIf(limits.frames_max, [&](uint32_t value) { proto.set_frames_max(value); });
   setIf(limits.prompt_bytes_max, [&](uint32_t value) { proto.set_prompt_bytes_max(value); });
   const stages::SamplingParameters& defaults = limits.defaults;

@@ -60,6 +60,7 @@ ModelLimits VaeStage::limits() const {
   ModelLimits limits;
   limits.frame_step = static_cast<uint32_t>(model().config().temporalFactor());
   limits.size_multiple = static_cast<uint32_t>(model().config().spatialFactor());
+  if (sharesImages()) limits.height_shards = spatial_;
   return limits;
 }
 

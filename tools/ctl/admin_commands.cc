@@ -91,8 +91,12 @@ std::string limitLines(const v1::Topology& topology) {
   std::vector<std::vector<std::string>> rows{{"PARAMETER", "DEFAULT", "ACCEPTED"}};
   rows.push_back({"frames", orDash(defaults.frames()),
                   multiplesAtMost("1 + k *", limits.frame_step(), atMost(limits.frames_max()))});
-  rows.push_back({"size", orDash(fmt::format("{}x{}", defaults.width(), defaults.height())),
-                  multiplesAtMost("multiples of", limits.size_multiple(), atMost(limits.pixels_max(), " pixels"))});
+  const std::string tall = limits.height_shards() <= 1
+                               ? ""
+                               : fmt::format(", height at least {}", limits.size_multiple() * limits.height_shards());
+  rows.push_back(
+      {"size", orDash(fmt::format("{}x{}", defaults.width(), defaults.height())),
+       multiplesAtMost("multiples of", limits.size_multiple(), atMost(limits.pixels_max(), " pixels")) + tall});
   rows.push_back({"steps", orDash(defaults.steps()), atMost(limits.steps_max())});
   rows.push_back({"guidance", defaults.has_guidance_scale() ? formatNumber(defaults.guidance_scale()) : "-",
                   upTo("0 to ", limits.guidance_max())});

@@ -192,6 +192,28 @@ TEST_CASE("job_validation: the fields beside the parameters", "[supervisor]") {
   CHECK(names(messageOf(validateSubmission(request)), {"request_id has 200 bytes"}));
 }
 
+TEST_CASE("job_validation: a height that ranks share has a multiple for each", "[supervisor]") {
+  JobLimits limits = demoLimits();
+  limits.height_shards = 4;
+  const auto ask = [&](uint32_t width, uint32_t height) {
+    v1::JobParameters parameters = prompt();
+    parameters.set_width(width);
+    parameters.set_height(height);
+    return effectiveParameters(parameters, limits, 7).status();
+  };
+  CHECK(ask(16, 64).ok());
+  CHECK(ask(16, 80).ok());
+  CHECK(messageOf(ask(16, 48)) == "height = 48: must be a multiple of 16, at least 64 (ranks share it); nearest: 64");
+  CHECK(messageOf(ask(16, 70)) ==
+        "height = 70: must be a multiple of 16, at least 64 (ranks share it); nearest: 64 or 80");
+  CHECK(names(messageOf(ask(8192, 64)), {"nearest of this shape: 4096x64"}));
+  CHECK(checkDefaults(limits).ok());
+  limits.defaults.clear_height();
+  CHECK(checkDefaults(limits).ok());
+  limits.defaults.set_height(32);
+  CHECK(fieldOf(checkDefaults(limits)) == "height");
+}
+
 TEST_CASE("job_validation: limits of stages and topology merge to the strictest", "[supervisor]") {
   v1::ModelLimits text;
   text.set_prompt_bytes_max(256);
@@ -204,6 +226,7 @@ TEST_CASE("job_validation: limits of stages and topology merge to the strictest"
   v1::ModelLimits decode;
   decode.set_size_multiple(24);
   decode.set_frames_max(49);
+  decode.set_height_shards(3);
   decode.set_fps_max(30);
   config::Limits limits{.frames_max = 121,
                         .pixels_max = 1000,
@@ -215,6 +238,7 @@ TEST_CASE("job_validation: limits of stages and topology merge to the strictest"
   defaults.frames = 17;
   const JobLimits merged = mergeLimits({text, denoise, decode}, limits, defaults);
   CHECK(merged.size_multiple == 48);
+  CHECK(merged.height_shards == 3);
   CHECK(merged.frame_step == 4);
   CHECK(merged.frames_max == 49);
   CHECK(merged.prompt_bytes_max == 256);
@@ -225,6 +249,7 @@ TEST_CASE("job_validation: limits of stages and topology merge to the strictest"
   const v1::ModelLimits proto = toProto(merged);
   CHECK(proto.frame_step() == 4);
   CHECK(proto.size_multiple() == 48);
+  CHECK(proto.height_shards() == 3);
   CHECK(proto.frames_max() == 49);
   CHECK(proto.pixels_max() == 1000);
   CHECK(proto.steps_max() == 50);

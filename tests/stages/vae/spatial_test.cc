@@ -183,6 +183,59 @@ TEST_CASE("rank that shares other sizes", "[.][child]") {
   }
 }
 
+// Values of one row in front of every spatial convolution of the decoder, for one latent frame.
+int64_t valuesOfHalos(const vae::VaeConfig& config, int64_t width, bool first_chunk) {
+  int64_t frames = 1;
+  int64_t values = 0;
+  const auto convolve = [&](int64_t channels) { values += frames * width * channels; };
+  const auto blocks = static_cast<int64_t>(config.dim_mult.size());
+  int64_t channels = config.decoder_base_dim * config.dim_mult.back();
+  convolve(config.z_dim);
+  for (int i = 0; i < 4; ++i)  // two residual blocks in the middle
+    convolve(channels);
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t out = config.decoder_base_dim * config.dim_mult[blocks - 1 - i];
+    if (i > 0 && !config.is_residual) channels /= 2;
+    for (int64_t layer = 0; layer <= config.num_res_blocks; ++layer) {
+      convolve(channels);
+      convolve(out);
+      channels = out;
+    }
+    if (i + 1 == blocks) break;
+    if (config.temporal_downsample[blocks - 2 - i] && !first_chunk) frames *= 2;
+    convolve(out);
+    width *= 2;
+  }
+  convolve(channels);
+  return values;
+}
+
+TEST_CASE("rank that counts what it sends", "[.][child]") {
+  ChildRank rank;
+  mesh::ProcessGroup& group = rank.mesh().group(MeshDim::kSpatial);
+  HaloExchange halo(group);
+  for (const std::string name : {"wan21-t2v", "wan22-a14b"}) {
+    const AutoencoderKLWan model = loadModel(testing::trimmedOracle().checkpoint(name));
+    constexpr int64_t kWidth = 5;
+    constexpr int64_t kTallest = 3;
+    const SpatialShard shard(halo, {1, 2, kTallest});
+    auto decoding = model.decode(at::randn({1, model.config().z_dim, 3, shard.localHeight(), kWidth}), &shard);
+    const int64_t neighbours = group.rank() == 1 ? 2 : 1;
+    const int64_t widest = model.config().decoder_base_dim * model.config().dim_mult.back();
+    // Keys and values of the tallest shard, to both other ranks.
+    const int64_t attention = 2 * kTallest * kWidth * 2 * widest;
+    std::vector<uint64_t> buffers;
+    for (int chunk = 0; chunk < 3; ++chunk) {
+      const uint64_t before = group.bytesSent();
+      decoding.next();
+      const int64_t values = neighbours * valuesOfHalos(model.config(), kWidth, chunk == 0) + attention;
+      CHECK(group.bytesSent() - before == values * sizeof(float));
+      buffers.push_back(halo.bufferBytes());
+    }
+    CHECK(buffers[2] == buffers[1]);
+  }
+}
+
 // A stage as a worker loads it.
 template <class StageType>
 struct LoadedStage {
@@ -366,6 +419,10 @@ TEST_CASE("spatial VAE: any size and number of frames, many, up to 8 ranks", "[.
     onRanks("rank that shares other sizes", ranks, std::to_string(100 * seed + ranks));
 }
 
+TEST_CASE("spatial VAE: a rank sends a row of each layer's new frames to each neighbour, and no more", "[vae][mesh]") {
+  onRanks("rank that counts what it sends", 3);
+}
+
 TEST_CASE("VAE decoder stage: ranks share a job, and the first one's frames leave chunk by chunk", "[vae][mesh]") {
   onRanks("rank of a decoder stage", 3);
 }
@@ -392,6 +449,7 @@ TEST_CASE("VAE stages: degrees along which a VAE has nothing to share are refuse
     VaeEncoderStage encoder;
     Stage& stage = decodes ? static_cast<Stage&>(decoder) : encoder;
     CHECK(problem(stage.load(load)) == "");
+    CHECK(stage.limits().height_shards == 4U);
     load.degrees.ulysses = 2;
     const Status refused = stage.load(load);
     CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
