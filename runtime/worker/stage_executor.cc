@@ -179,8 +179,7 @@ void StageExecutor::failStart(const GuardedResult& result, mesh::Mesh* mesh) {
   close(annotate(result.status, "the stage did not start"));
   on_start_failed_(result);
   // The others may wait for this rank in a collective of their start.
-  if (mesh != nullptr)
-    mesh->abort(annotate(result.status, "rank " + std::to_string(mesh->rank().value) + " did not start"));
+  if (mesh != nullptr) endMesh(*mesh, "did not start", result.status);
 }
 
 void StageExecutor::runCommands(stages::Stage& stage) {

@@ -88,6 +88,13 @@ void endUnrun(const StageCommand& command, const Status& status, const RunEnviro
   environment.events->post(std::move(event));
 }
 
+void endMesh(mesh::Mesh& mesh, std::string_view what, const Status& status) {
+  // To the others a bad argument would mean that nothing was exchanged (runtime/worker/exception_boundary.cc).
+  const absl::StatusCode code = absl::IsInvalidArgument(status) ? absl::StatusCode::kInternal : status.code();
+  mesh.abort(makeStatus(
+      code, "rank " + std::to_string(mesh.rank().value) + " " + std::string(what) + ": " + messageOf(status)));
+}
+
 StageRun::StageRun(const StageCommand& command, stages::Stage& stage, channel::Allocator& allocator,
                    const RunEnvironment& environment)
     : command_(command),
@@ -116,8 +123,7 @@ GuardedResult StageRun::execute() {
     return result;
   }
   if (leavesPeers(result.status)) {
-    environment_.mesh->abort(
-        annotate(result.status, "rank " + std::to_string(environment_.mesh->rank().value) + " failed"));
+    endMesh(*environment_.mesh, "failed", result.status);
     result.clean = false;
   }
   // Ranks that wait for our next step must not wait for ever.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "channel/channel.h"
@@ -43,6 +44,9 @@ struct StageCommand {
 
 // Ends a command that will not run: inputs discarded, outputs aborted, StageFailed(status).
 void endUnrun(const StageCommand& command, const Status& status, const RunEnvironment& environment);
+
+// Ends the group's mesh, on every rank, with what this one met: "rank 1 failed: ...".
+void endMesh(mesh::Mesh& mesh, std::string_view what, const Status& status);
 
 // One command, from its inputs to its StageDone or StageFailed. Whatever happens, by then every input was received or
 // discarded and every output published or aborted.
