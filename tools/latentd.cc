@@ -43,6 +43,7 @@
 #include "runtime/supervisor/runtime_dir.h"
 #include "runtime/supervisor/supervisor.h"
 #include "tools/check_plan.h"
+#include "tools/plan/command.h"
 
 namespace latentd {
 namespace {
@@ -84,6 +85,7 @@ struct Arguments {
   std::string listen;
   std::string http;
   std::string ports_file;
+  std::optional<plan::Arguments> plan;  // of the subcommand; absent: it was not given
 };
 
 int fail(Exit code, const Status& status) {
@@ -119,9 +121,15 @@ std::optional<int> parse(int argc, char** argv, Arguments& arguments) {
   app.add_flag("--log-json", arguments.log_json, "Log one JSON object a line");
   app.add_option("--worker-binary", arguments.worker_binary, "latent-worker to start; default: the one beside latentd");
   app.add_option("--encoder-binary", arguments.encoder_binary, "latent-encoder to start; default: beside latentd");
+  plan::Arguments plan_arguments;
+  const CLI::App* plan_command = plan::addCommand(app, plan_arguments);
   try {
     app.parse(argc, argv);
-    if (!arguments.print_schema && arguments.config.empty()) throw CLI::RequiredError("--config");
+    if (plan_command->parsed()) {
+      arguments.plan = std::move(plan_arguments);
+    } else if (!arguments.print_schema && arguments.config.empty()) {
+      throw CLI::RequiredError("--config");
+    }
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : static_cast<int>(Exit::kUsage);
   }
@@ -323,9 +331,18 @@ int check(config::Topology topology, bool json, const std::string& worker) {
   return 0;
 }
 
+// Predictions only: nothing is started.
+int printPlan(const plan::Arguments& arguments) {
+  const StatusOr<std::string> text = plan::run(arguments);
+  if (!text.ok()) return fail(exitOf(text.status()), text.status());
+  std::printf("%s", text->c_str());
+  return 0;
+}
+
 int run(int argc, char** argv) {
   Arguments arguments;
   if (const std::optional<int> code = parse(argc, argv, arguments)) return *code;
+  if (arguments.plan) return printPlan(*arguments.plan);
   if (arguments.print_schema) {
     std::printf("%s", config::printSchema(config::KeyTable()).c_str());
     return 0;
