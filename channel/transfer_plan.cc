@@ -51,6 +51,44 @@ CopyRegion makeRegion(uint32_t source_rank, const std::vector<int64_t>& source_s
   return region;
 }
 
+StatusOr<LeafPlan> planBoxes(const std::vector<LeafSource>& sources, const ChannelSpec& spec, Rank rank) {
+  const size_t dimensions = sources[0].shape.size();
+  const bool whole = sources[0].whole;
+  const std::optional<size_t> consumer_dim = whole ? std::nullopt : resolveDim(spec.consumer_shard_dim, dimensions);
+  const std::optional<size_t> producer_dim =
+      whole || sources.size() == 1 ? std::nullopt : resolveDim(spec.producer_shard_dim, dimensions);
+  LATENTD_RETURN_IF_ERROR(checkShapes(sources, producer_dim));
+  const std::vector<Range> ranges = producerRanges(sources, producer_dim);
+
+  std::vector<int64_t> full = sources[0].shape;
+  if (producer_dim) full[*producer_dim] = ranges.back().end;
+  std::vector<Range> part;
+  std::vector<int64_t> target_begin;
+  LeafPlan plan;
+  for (size_t d = 0; d < dimensions; ++d) {
+    part.push_back(d == consumer_dim ? splitRange(full[d], spec.consumer_ranks, rank.value) : Range{0, full[d]});
+    target_begin.push_back(part[d].begin);
+    plan.shape.push_back(part[d].size());
+  }
+  const std::vector<int64_t> target_strides = contiguousStrides(plan.shape);
+  // A leaf that is not cut is the same on every rank: rank 0's copy is read.
+  const size_t read_ranks = producer_dim ? sources.size() : 1;
+  for (size_t p = 0; p < read_ranks; ++p) {
+    std::vector<Range> box = part;
+    std::vector<int64_t> source_begin(dimensions, 0);
+    if (producer_dim) {
+      Range& cut = box[*producer_dim];
+      cut = intersect(cut, ranges[p]);
+      source_begin[*producer_dim] = ranges[p].begin;
+    }
+    const bool empty = std::any_of(box.begin(), box.end(), [](const Range& range) { return range.size() == 0; });
+    if (empty) continue;
+    plan.regions.push_back(
+        makeRegion(static_cast<uint32_t>(p), sources[p].shape, box, source_begin, target_begin, target_strides));
+  }
+  return plan;
+}
+
 // ---- token grids ---------------------------------------------------------------------------------------------
 
 // The ranks' parts are of one grid, cut as the channel says, and together all of it.
@@ -151,42 +189,7 @@ StatusOr<LeafPlan> planLeaf(const std::vector<LeafSource>& sources, const Channe
       return mismatch(p, "another choice of token layout");
     }
   }
-  if (sources[0].tokens) return planTokens(sources, spec, rank);
-  const size_t dimensions = sources[0].shape.size();
-  const bool whole = sources[0].whole;
-  const std::optional<size_t> consumer_dim = whole ? std::nullopt : resolveDim(spec.consumer_shard_dim, dimensions);
-  const std::optional<size_t> producer_dim =
-      whole || sources.size() == 1 ? std::nullopt : resolveDim(spec.producer_shard_dim, dimensions);
-  LATENTD_RETURN_IF_ERROR(checkShapes(sources, producer_dim));
-  const std::vector<Range> ranges = producerRanges(sources, producer_dim);
-
-  std::vector<int64_t> full = sources[0].shape;
-  if (producer_dim) full[*producer_dim] = ranges.back().end;
-  std::vector<Range> part;
-  std::vector<int64_t> target_begin;
-  LeafPlan plan;
-  for (size_t d = 0; d < dimensions; ++d) {
-    part.push_back(d == consumer_dim ? splitRange(full[d], spec.consumer_ranks, rank.value) : Range{0, full[d]});
-    target_begin.push_back(part[d].begin);
-    plan.shape.push_back(part[d].size());
-  }
-  const std::vector<int64_t> target_strides = contiguousStrides(plan.shape);
-  // A leaf that is not cut is the same on every rank: rank 0's copy is read.
-  const size_t read_ranks = producer_dim ? sources.size() : 1;
-  for (size_t p = 0; p < read_ranks; ++p) {
-    std::vector<Range> box = part;
-    std::vector<int64_t> source_begin(dimensions, 0);
-    if (producer_dim) {
-      Range& cut = box[*producer_dim];
-      cut = {std::max(cut.begin, ranges[p].begin), std::min(cut.end, ranges[p].end)};
-      source_begin[*producer_dim] = ranges[p].begin;
-    }
-    const bool empty = std::any_of(box.begin(), box.end(), [](const Range& range) { return range.size() <= 0; });
-    if (empty) continue;
-    plan.regions.push_back(
-        makeRegion(static_cast<uint32_t>(p), sources[p].shape, box, source_begin, target_begin, target_strides));
-  }
-  return plan;
+  return sources[0].tokens ? planTokens(sources, spec, rank) : planBoxes(sources, spec, rank);
 }
 
 int64_t plannedElements(const LeafPlan& plan) {
