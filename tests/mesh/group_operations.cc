@@ -129,4 +129,15 @@ TEST_CASE("rank that does every group operation", "[.][child]") {
   everyOperation(rank.mesh().world(), rank.device());
 }
 
+TEST_CASE("rank that does so in smaller and smaller groups", "[.][child]") {
+  ChildRank rank;
+  everyOperation(rank.mesh().world(), rank.device());
+  rank.remake({.dp = 4});
+  if (rank.rank() < 4) everyOperation(rank.mesh().world(), rank.device());
+  rank.remake({.cfg = 3});
+  if (rank.rank() < 3) everyOperation(rank.mesh().world(), rank.device());
+  rank.remake({.ring = 2});
+  if (rank.rank() < 2) everyOperation(rank.mesh().world(), rank.device());
+}
+
 }  // namespace latentd::mesh::testing

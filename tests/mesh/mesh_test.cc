@@ -12,7 +12,6 @@ namespace {
 
 using testing::ChildRank;
 using testing::Ranks;
-using testing::RanksOptions;
 
 std::vector<int64_t> numbers(const std::vector<Rank>& ranks) {
   std::vector<int64_t> all;
@@ -21,11 +20,7 @@ std::vector<int64_t> numbers(const std::vector<Rank>& ranks) {
   return all;
 }
 
-}  // namespace
-
-TEST_CASE("rank that gathers over each dimension", "[.][child]") {
-  ChildRank rank;
-  Mesh& mesh = rank.mesh();
+void gatherOverEachDimension(Mesh& mesh) {
   const DeviceMesh& shape = mesh.shape();
   const int64_t mine = mesh.rank().value;
   // By turns and again and again: the groups share sockets' thread and nothing else.
@@ -46,16 +41,7 @@ TEST_CASE("rank that gathers over each dimension", "[.][child]") {
   }
 }
 
-TEST_CASE("mesh: a collective over each dimension meets the ranks of that dimension [M1]", "[mesh]") {
-  const MeshDegrees degrees =
-      GENERATE(MeshDegrees{.cfg = 2, .ulysses = 2}, MeshDegrees{.ring = 2, .ulysses = 2}, MeshDegrees{.pp = 2, .tp = 2},
-               MeshDegrees{.dp = 2, .spatial = 2}, MeshDegrees{.cfg = 2, .ring = 2, .ulysses = 2});
-  Ranks("rank that gathers over each dimension", {.degrees = degrees}).requireSuccess();
-}
-
-TEST_CASE("rank with operations of several groups under way", "[.][child]") {
-  ChildRank rank;
-  Mesh& mesh = rank.mesh();
+void sumOverSeveralGroupsAtOnce(Mesh& mesh) {
   const std::vector<ProcessGroup*> groups{&mesh.group(MeshDim::kCfg), &mesh.group(MeshDim::kRing),
                                           &mesh.group(MeshDim::kUlysses), &mesh.sequence(), &mesh.world()};
   for (int round = 0; round < 20; ++round) {
@@ -77,9 +63,30 @@ TEST_CASE("rank with operations of several groups under way", "[.][child]") {
   }
 }
 
-TEST_CASE("mesh: operations of several groups are under way together", "[mesh]") {
-  Ranks("rank with operations of several groups under way", {.degrees = {.cfg = 2, .ring = 2, .ulysses = 2}})
-      .requireSuccess();
+}  // namespace
+
+TEST_CASE("rank of meshes of four", "[.][child]") {
+  ChildRank rank;
+  gatherOverEachDimension(rank.mesh());
+  for (const MeshDegrees& degrees :
+       {MeshDegrees{.ring = 2, .ulysses = 2}, MeshDegrees{.pp = 2, .tp = 2}, MeshDegrees{.dp = 2, .spatial = 2}}) {
+    rank.remake(degrees);
+    gatherOverEachDimension(rank.mesh());
+  }
+}
+
+TEST_CASE("rank of a mesh of eight", "[.][child]") {
+  ChildRank rank;
+  gatherOverEachDimension(rank.mesh());
+  sumOverSeveralGroupsAtOnce(rank.mesh());
+}
+
+TEST_CASE("mesh: a collective over each dimension meets the ranks of that dimension [M1]", "[mesh]") {
+  Ranks("rank of meshes of four", {.degrees = {.cfg = 2, .ulysses = 2}, .recorder = false}).requireSuccess();
+}
+
+TEST_CASE("mesh: of three dimensions too, with operations of several groups under way together [M1]", "[mesh]") {
+  Ranks("rank of a mesh of eight", {.degrees = {.cfg = 2, .ring = 2, .ulysses = 2}}).requireSuccess();
 }
 
 TEST_CASE("rank that looks at its groups", "[.][child]") {
@@ -118,7 +125,7 @@ TEST_CASE("mesh: options that make no mesh are refused", "[mesh]") {
 
 TEST_CASE("rank that waits for another", "[.][child]") {
   ChildRank rank(ChildRank::Start::kNothing);
-  Mesh::Options options = rank.takeOptions();
+  Mesh::Options options = rank.options({.tp = 2});
   if (options.rank == Rank(1)) return rank.stopHere();
   const auto begin = std::chrono::steady_clock::now();
   const auto timeout = options.timeout;

@@ -21,13 +21,6 @@ namespace {
 
 constexpr int kRecorderFd = 4;  // 3 is the pipe to the parent
 
-uint32_t product(const MeshDegrees& degrees) {
-  uint32_t ranks = 1;
-  for (const MeshDim dim : kMeshDims)
-    ranks *= degrees.of(dim);
-  return ranks;
-}
-
 std::string outputFile(const std::string& folder, size_t rank) { return folder + "/rank" + std::to_string(rank); }
 
 // One line of words, then the test case's own text.
@@ -59,7 +52,7 @@ std::string makeFolder() {
 }  // namespace
 
 Ranks::Ranks(const std::string& test_case, const RanksOptions& options)
-    : folder_(makeFolder()), size_(product(options.degrees)), killed_(size_, false) {
+    : folder_(makeFolder()), size_(ranksOf(options.degrees)), killed_(size_, false) {
   auto region = FlightRecorder::createRegion(static_cast<uint32_t>(size_));
   REQUIRE(region.ok());
   recorder_ = attached(region->fd(), 0);
@@ -110,34 +103,54 @@ ChildRank::ChildRank(Start start) {
   std::getline(text, line);
   setup_.assign(std::istreambuf_iterator<char>(text), {});
   std::istringstream words(line);
-  std::string folder, device;
-  size_t rank = 0;
+  std::string device;
   int64_t timeout = 0;
   int backend = 0;
-  bool recorder = false;
   MeshDegrees& d = options_.degrees;
-  words >> folder >> rank >> timeout >> device >> backend >> recorder >> options_.verify;
+  words >> folder_ >> rank_ >> timeout >> device >> backend >> options_.recorder >> options_.verify;
   words >> d.dp >> d.cfg >> d.ring >> d.ulysses >> d.spatial >> d.pp >> d.tp;
-  // The reporter's standard output: the parent shows it if this rank fails.
-  const UniqueFd output(::open(outputFile(folder, rank).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  ::dup2(output.get(), STDOUT_FILENO);
-  options_.rank = Rank(static_cast<uint32_t>(rank));
   options_.timeout = std::chrono::milliseconds(timeout);
-  options_.device = at::Device(device);
-  if (options_.device.is_cuda() && !options_.device.has_index())
-    options_.device.set_index(static_cast<c10::DeviceIndex>(rank));
   options_.backend = static_cast<CommunicationBackend>(backend);
-  options_.rendezvous_file = folder + "/rendezvous";
-  if (recorder) options_.recorder = attached(kRecorderFd, rank);
-  if (start == Start::kNothing) return;
-  auto mesh = Mesh::make(takeOptions());
-  REQUIRE(mesh.status() == absl::OkStatus());
-  mesh_ = *std::move(mesh);
+  device_ = at::Device(device);
+  if (device_.is_cuda() && !device_.has_index()) device_.set_index(static_cast<c10::DeviceIndex>(rank_));
+  // The reporter's standard output: the parent shows it if this rank fails.
+  const UniqueFd output(::open(outputFile(folder_, rank_).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  ::dup2(output.get(), STDOUT_FILENO);
+  if (start == Start::kMesh) remake(options_.degrees);
+}
+
+Mesh::Options ChildRank::options(const MeshDegrees& degrees) {
+  Mesh::Options options;
+  options.degrees = degrees;
+  options.rank = Rank(rank_);
+  options.device = device_;
+  options.backend = options_.backend;
+  options.rendezvous_file = folder_ + "/rendezvous" + std::to_string(meshes_++);
+  options.timeout = options_.timeout;
+  if (options_.recorder) options.recorder = attached(kRecorderFd, rank_);
+  options.verify = options_.verify;
+  return options;
+}
+
+void ChildRank::remake(const MeshDegrees& degrees) {
+  mesh_.reset();
+  Mesh::Options next = options(degrees);
+  if (rank_ >= ranksOf(degrees)) return;
+  auto made = Mesh::make(std::move(next));
+  REQUIRE(made.status() == absl::OkStatus());
+  mesh_ = *std::move(made);
 }
 
 void ChildRank::stopHere() {
   send("here");
   next();
+}
+
+uint32_t ranksOf(const MeshDegrees& degrees) {
+  uint32_t ranks = 1;
+  for (const MeshDim dim : kMeshDims)
+    ranks *= degrees.of(dim);
+  return ranks;
 }
 
 }  // namespace latentd::mesh::testing

@@ -68,13 +68,18 @@ class ChildRank {
   // Start::kNothing leaves the mesh to the test case.
   explicit ChildRank(Start start = Start::kMesh);
 
+  uint32_t rank() const { return rank_; }
   Mesh& mesh() { return *mesh_; }
+  at::Device device() const { return device_; }
+  const std::string& setup() const { return setup_; }
+  // Of the next mesh, which meets at a place of its own. Ranks make as many meshes in the same order. The recorder is
+  // the same for all: a process group of one name is used in one of them.
+  Mesh::Options options(const MeshDegrees& degrees);
+  // The next mesh in place of the last one; nothing on ranks that it has no place for.
+  void remake(const MeshDegrees& degrees);
   // Ends the mesh as a worker does that leaves.
   void leave() { mesh_.reset(); }
-  at::Device device() const { return options_.device; }
-  // What its mesh is made from; once.
-  Mesh::Options takeOptions() { return std::move(options_); }
-  const std::string& setup() const { return setup_; }
+
   void send(const std::string& text) { parent_.send(text); }
   std::string next() { return parent_.next(); }
   // Says "here" and waits to be told on, or to be killed.
@@ -82,9 +87,16 @@ class ChildRank {
 
  private:
   latentd::testing::ParentPipe parent_;
-  Mesh::Options options_;
+  uint32_t rank_ = 0;
+  std::string folder_;
+  RanksOptions options_;
+  at::Device device_ = at::kCPU;  // this rank's
   std::string setup_;
+  int meshes_ = 0;
   std::unique_ptr<Mesh> mesh_;
 };
+
+// How many ranks a mesh of these degrees has.
+uint32_t ranksOf(const MeshDegrees& degrees);
 
 }  // namespace latentd::mesh::testing
