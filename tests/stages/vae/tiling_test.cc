@@ -224,8 +224,7 @@ TEST_CASE("VAE decoder stage: images larger than a tile are decoded in tiles, a 
   CHECK(run.events == std::vector<std::string>{"begin 0/4", "end 0/4", "begin 1/4", "end 1/4", "begin 2/4", "write 1",
                                                "end 2/4", "begin 3/4", "write 4", "end 3/4"});
   const vae::AutoencoderKLWan model = vae::load(oracles().front().checkpoint("wan21-t2v"));
-  const at::Tensor tiles =
-      vae::decodeTiled(model, model.denormalise(latents), {.height = 2, .width = 3, .overlap = 1});
+  const at::Tensor tiles = vae::decodeTiled(model, model.denormalise(latents), {.height = 2, .width = 3, .overlap = 1});
   CHECK(video.equal(tiles.mul(0.5).add(0.5)));
   // Tiles do not see what is beyond them.
   CHECK(video.sizes() == exact.sizes());
