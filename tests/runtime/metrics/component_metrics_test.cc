@@ -111,6 +111,7 @@ TEST_CASE("metrics: what the start knows is zero before anything happens", "[met
         "stage_failures_total{reason=\"UNAVAILABLE\",stage=\"text\"}", "handoffs_total{edge=\"a->b\"}",
         "handoff_seconds_count{edge=\"a->b\"}", "slots_discarded_total{edge=\"a->b\",reason=\"failed\"}",
         "worker_restarts_total{group=\"text\",reason=\"heartbeat\"}", "worker_up{group=\"text\",rank=\"1\"}",
+        "mesh_operations_total{group=\"text\",rank=\"1\"}", "mesh_bytes_total{group=\"text\",rank=\"0\"}",
         "encoder_failures_total{reason=\"DATA_LOSS\"}", "encode_seconds_count{format=\"gif\"}",
         "grpc_requests_total{method=\"Watch\",result=\"OK\"}", "grpc_request_seconds_count{method=\"Drain\"}"}) {
     CAPTURE(sample);
