@@ -59,9 +59,9 @@ StatusOr<Hardware> hardwareOf(const Arguments& arguments) {
   LATENTD_ASSIGN_OR_RETURN(Hardware hardware, findHardware(arguments.gpu, link));
   LATENTD_ASSIGN_OR_RETURN(hardware.gpus_per_host, countOf("--gpus-per-host", arguments.gpus_per_host, 64));
   if (!arguments.memory.empty()) {
-    constexpr double kMiB = 1 << 20;
+    constexpr double kGiB = 1 << 30;
     LATENTD_ASSIGN_OR_RETURN(hardware.memory_bytes, valueOf<uint64_t>("--memory", arguments.memory,
-                                                                      {config::Type::kBytes, {kMiB, kMiB * kMiB}, {}}));
+                                                                      {config::Type::kBytes, {kGiB, 1024 * kGiB}, {}}));
   }
   return hardware;
 }

@@ -202,7 +202,8 @@ StatusOr<Plan> search(const Request& request) {
   Findings found = explore(request);
   if (!found.plan.ranked.empty()) return std::move(found.plan);
   return absl::ResourceExhaustedError(fmt::format(
-      "nothing fits {} of {} a GPU. The least is {} ({}: denoiser {}, text encoder {}, decoder {}). These would do: "
+      "nothing fits {} with {} each. The least that a GPU needs is {} ({}: denoiser {}, text encoder {}, decoder {}). "
+      "These would do: "
       "--memory {}, or {}",
       request.gpus == 1 ? "1 GPU" : fmt::format("{} GPUs", request.gpus), gibText(request.hardware.memory_bytes),
       gibText(found.least->busiest_bytes), toString(found.least->split), gibText(found.least->denoise.total()),

@@ -147,7 +147,8 @@ TEST_CASE("plan: wrong flags are refused by name, with what is valid", "[tools][
   CHECK(with(&Arguments::goal, "fun").find("--goal: got 'fun'") == 0);
   CHECK(with(&Arguments::memory, "12").find("--memory: got '12'") == 0);
   CHECK(with(&Arguments::gpus_per_host, "0").find("--gpus-per-host: got '0'") == 0);
-  CHECK(with(&Arguments::memory, "4GiB").find("nothing fits 1 GPU of 4.0 GiB a GPU. The least is ") == 0);
+  CHECK(with(&Arguments::memory, "4GiB").find("nothing fits 1 GPU with 4.0 GiB each. The least that a GPU needs is ") ==
+        0);
 }
 
 }  // namespace latentd::plan

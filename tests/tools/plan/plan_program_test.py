@@ -43,7 +43,7 @@ class PlanProgramTest(unittest.TestCase):
             (["plan", "--model", MODEL, "--gpus", "0"], 2, ["--gpus", "'0'", "1 to 64"]),
             (["plan", "--model", "nowhere", "--gpus", "1"], 2, ["--model", "'nowhere'", "diffusers directory"]),
             (["plan", "--model", MODEL, "--gpus", "1", "--bogus"], 2, ["--bogus"]),
-            (["plan", "--model", MODEL, "--gpus", "1", "--memory", "1MiB"], 1, ["nothing fits", "--memory 4GiB", "These would do"]),
+            (["plan", "--model", MODEL, "--gpus", "1", "--memory", "1GiB"], 1, ["nothing fits", "--memory 4GiB", "These would do"]),
         ):
             with self.subTest(arguments=arguments):
                 refused = latentd(*arguments)

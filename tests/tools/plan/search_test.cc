@@ -167,7 +167,7 @@ TEST_CASE("plan: where nothing fits, what would is named and is enough", "[tools
   const Status status = search(request).status();
   CHECK(status.code() == absl::StatusCode::kResourceExhausted);
   const std::string message = messageOf(status);
-  CHECK(message.find("nothing fits 1 GPU of 30.0 GiB a GPU. The least is ") == 0);
+  CHECK(message.find("nothing fits 1 GPU with 30.0 GiB each. The least that a GPU needs is ") == 0);
   const size_t memory = message.find("--memory ");
   const size_t gpus = message.find("--gpus ");
   REQUIRE(memory != std::string::npos);
