@@ -22,7 +22,6 @@ namespace {
 using std::chrono::milliseconds;
 using testing::ChildRank;
 using testing::Ranks;
-using testing::RanksOptions;
 
 // Of the tests where nobody waits for a deadline: well above what a loaded machine takes to notice anything.
 constexpr milliseconds kLong{60'000};
@@ -33,8 +32,13 @@ const std::vector<std::string>& operationKinds() {
   return kinds;
 }
 
-// One operation of the group, submitted and not waited for. Large enough not to fit into the sockets' buffers.
-Pending submit(ProcessGroup& group, const std::string& kind, int64_t rows = 1 << 20,
+const std::vector<std::string>& differences() {
+  static const std::vector<std::string> all{"kind", "shape", "dtype"};
+  return all;
+}
+
+// One operation of the group, submitted and not waited for. Too large to be sent in one piece.
+Pending submit(ProcessGroup& group, const std::string& kind, int64_t rows = 1 << 17,
                at::ScalarType dtype = at::kFloat) {
   const int64_t size = group.size();
   const at::Tensor input = at::zeros({size * rows}, dtype);
@@ -74,37 +78,44 @@ std::string operateUntilFailure(ProcessGroup& group, const std::string& kind) {
 
 // ---- a rank dies --------------------------------------------------------------------------------------------------
 
-TEST_CASE("rank that operates until the group fails", "[.][child]") {
-  ChildRank rank;
-  std::istringstream setup(rank.setup());
-  std::string kind;
-  size_t victim = 0;
-  setup >> kind >> victim;
-  ProcessGroup& group = rank.mesh().world();
-  submit(group, kind).wait();
-  if (rank.mesh().rank().value == victim) rank.stopHere();
-  rank.send(operateUntilFailure(group, kind));
-  // What ended with peers gone is let go of at once.
-  const auto begin = std::chrono::steady_clock::now();
-  rank.leave();
-  CHECK(std::chrono::steady_clock::now() - begin < kAtOnce);
+// Two are left after one round of each kind of operation.
+constexpr uint32_t kLosingRanks = 7;
+
+// In each round the last rank of the mesh is killed, and the others go on as a smaller one.
+TEST_CASE("rank of groups that lose one after another", "[.][child]") {
+  ChildRank rank(ChildRank::Start::kNothing);
+  uint32_t ranks = kLosingRanks;
+  for (const std::string& kind : operationKinds()) {
+    rank.remake({.ulysses = ranks});
+    ProcessGroup& group = rank.mesh().world();
+    submit(group, kind).wait();
+    if (rank.rank() == --ranks) rank.stopHere();
+    rank.send(operateUntilFailure(group, kind));
+    // What ended with peers gone is let go of at once.
+    const auto begin = std::chrono::steady_clock::now();
+    rank.leave();
+    CHECK(std::chrono::steady_clock::now() - begin < kAtOnce);
+  }
 }
 
 TEST_CASE("group failure: a killed rank fails every kind of operation of the others at once [M3]", "[mesh]") {
-  const std::string kind = GENERATE(from_range(operationKinds()));
-  INFO(kind);
-  const auto begin = std::chrono::steady_clock::now();
-  Ranks ranks("rank that operates until the group fails",
-              {.degrees = {.ulysses = 3}, .setup = kind + " 1", .timeout = kLong});
-  REQUIRE(ranks.next(1) == "here");
-  ranks.kill(1);
-  const std::string outcome = ranks.next(0);
-  CHECK(outcome.starts_with("UNAVAILABLE rank "));
-  CHECK(outcome.find("group ulysses") != std::string::npos);
-  CHECK(outcome.find(kind) != std::string::npos);
-  CHECK(ranks.next(2) == outcome);  // one cause for all
+  uint32_t left = kLosingRanks;
+  Ranks ranks("rank of groups that lose one after another",
+              {.degrees = {.ulysses = left}, .timeout = kLong, .recorder = false});
+  for (const std::string& kind : operationKinds()) {
+    INFO(kind << " of " << left << " ranks");
+    const auto begin = std::chrono::steady_clock::now();
+    REQUIRE(ranks.next(--left) == "here");
+    ranks.kill(left);
+    const std::string outcome = ranks.next(0);
+    CHECK(outcome.starts_with("UNAVAILABLE rank "));
+    CHECK(outcome.find("group ulysses") != std::string::npos);
+    CHECK(outcome.find(kind) != std::string::npos);
+    for (uint32_t rank = 1; rank < left; ++rank)
+      CHECK(ranks.next(rank) == outcome);  // one cause for all
+    CHECK(std::chrono::steady_clock::now() - begin < kLong / 2);
+  }
   ranks.requireSuccess();
-  CHECK(std::chrono::steady_clock::now() - begin < kLong / 2);
 }
 
 TEST_CASE("rank that is free of operations when another dies", "[.][child]") {
@@ -126,145 +137,170 @@ TEST_CASE("group failure: an operation after a rank died fails", "[mesh]") {
 
 // ---- a rank hangs -------------------------------------------------------------------------------------------------
 
-TEST_CASE("rank that measures how long a hang lasts", "[.][child]") {
-  ChildRank rank;
-  ProcessGroup& group = rank.mesh().world();
-  submit(group, rank.setup()).wait();
-  rank.stopHere();
-  const auto begin = std::chrono::steady_clock::now();
-  const std::string outcome = operateUntilFailure(group, rank.setup());
-  const auto lasted = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
-  rank.send(outcome);
-  rank.send(std::to_string(lasted.count()));
+TEST_CASE("rank that measures how long hangs last", "[.][child]") {
+  ChildRank rank(ChildRank::Start::kNothing);
+  for (const std::string& kind : operationKinds()) {
+    rank.remake({.ulysses = 3});
+    ProcessGroup& group = rank.mesh().world();
+    submit(group, kind).wait();
+    rank.stopHere();
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string outcome = operateUntilFailure(group, kind);
+    const auto lasted = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+    rank.send(outcome);
+    rank.send(std::to_string(lasted.count()));
+    rank.next();  // all have ended, the stopped one too
+  }
 }
 
 TEST_CASE("group failure: a stopped rank fails the operations of the others at the deadline [M4]", "[mesh]") {
-  const std::string kind = GENERATE(from_range(operationKinds()));
-  INFO(kind);
-  constexpr milliseconds kTimeout{1'500};
-  Ranks ranks("rank that measures how long a hang lasts",
-              {.degrees = {.ulysses = 3}, .setup = kind, .timeout = kTimeout});
-  for (size_t rank = 0; rank < 3; ++rank)
-    REQUIRE(ranks.next(rank) == "here");
-  ranks.signal(2, SIGSTOP);
-  ranks.send(0, "go");
-  ranks.send(1, "go");
-  const std::string outcome = ranks.next(0);
-  CHECK(outcome.starts_with("DEADLINE_EXCEEDED rank "));
-  CHECK(outcome.find("group ulysses") != std::string::npos);
-  CHECK(outcome.find(kind) != std::string::npos);
-  CHECK(outcome.ends_with("not done within 1500 ms"));
-  CHECK(ranks.next(1) == outcome);
-  for (size_t rank = 0; rank < 2; ++rank) {
-    const milliseconds lasted(std::stoll(ranks.next(rank)));
-    CHECK(lasted >= kTimeout - milliseconds(100));  // the ranks did not begin together
-    CHECK(lasted < kTimeout + kAtOnce);
+  constexpr milliseconds kTimeout{1'000};
+  Ranks ranks("rank that measures how long hangs last",
+              {.degrees = {.ulysses = 3}, .timeout = kTimeout, .recorder = false});
+  for (const std::string& kind : operationKinds()) {
+    INFO(kind);
+    for (size_t rank = 0; rank < 3; ++rank)
+      REQUIRE(ranks.next(rank) == "here");
+    ranks.signal(2, SIGSTOP);
+    for (size_t rank = 0; rank < 3; ++rank)
+      ranks.send(rank, "go");
+    const std::string outcome = ranks.next(0);
+    CHECK(outcome.starts_with("DEADLINE_EXCEEDED rank "));
+    CHECK(outcome.find("group ulysses") != std::string::npos);
+    CHECK(outcome.find(kind) != std::string::npos);
+    CHECK(outcome.ends_with("not done within 1000 ms"));
+    CHECK(ranks.next(1) == outcome);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      const milliseconds lasted(std::stoll(ranks.next(rank)));
+      CHECK(lasted >= kTimeout - milliseconds(200));  // the ranks did not begin together
+      CHECK(lasted < kTimeout + kAtOnce);
+    }
+    // The stopped rank finds out when it goes on.
+    ranks.signal(2, SIGCONT);
+    CHECK(ranks.next(2) == outcome);
+    ranks.next(2);
+    for (size_t rank = 0; rank < 3; ++rank)
+      ranks.send(rank, "go");
   }
-  ranks.kill(2);
   ranks.requireSuccess();
 }
 
 // ---- a rank gives up ----------------------------------------------------------------------------------------------
 
 TEST_CASE("rank that is freed by another", "[.][child]") {
-  ChildRank rank;
-  Mesh& mesh = rank.mesh();
-  submit(mesh.world(), "all_gather").wait();
-  if (mesh.rank() == Rank(0)) {
-    rank.stopHere();
-    mesh.abort(absl::ResourceExhaustedError("rank 0 has no memory left"));
-    mesh.abort(absl::InternalError("a later cause"));
-    rank.send(outcomeOf([&] { submit(mesh.group(MeshDim::kCfg), rank.setup()); }));
-    return;
+  ChildRank rank(ChildRank::Start::kNothing);
+  for (const std::string& kind : operationKinds()) {
+    rank.remake({.cfg = 2, .ulysses = 2});
+    Mesh& mesh = rank.mesh();
+    submit(mesh.world(), "all_gather").wait();
+    if (rank.rank() == 0) {
+      rank.stopHere();
+      mesh.abort(absl::ResourceExhaustedError("rank 0 has no memory left"));
+      mesh.abort(absl::InternalError("a later cause"));
+      rank.send(outcomeOf([&] { submit(mesh.group(MeshDim::kCfg), kind); }));
+    } else {
+      // Ranks 1 and 2 wait in groups with rank 0, and rank 3 waits for rank 2: the abort reaches it through that.
+      ProcessGroup& group = mesh.group(rank.rank() == 2 ? MeshDim::kCfg : MeshDim::kUlysses);
+      rank.send("here");
+      rank.send(outcomeOf([&] { submit(group, kind).wait(); }));
+    }
+    CHECK(outcomeOf([&] { submit(mesh.world(), "all_reduce"); }) == "RESOURCE_EXHAUSTED rank 0 has no memory left");
   }
-  // Ranks 1 and 2 wait in groups with rank 0, rank 3 waits for those: the abort reaches it through them.
-  const MeshDim dim = mesh.coordinate(MeshDim::kCfg) == 0 ? MeshDim::kUlysses : MeshDim::kCfg;
-  ProcessGroup& group = mesh.group(mesh.rank() == Rank(3) ? MeshDim::kUlysses : dim);
-  rank.send("here");
-  rank.send(outcomeOf([&] { submit(group, rank.setup()).wait(); }));
-  CHECK(outcomeOf([&] { submit(mesh.world(), "all_reduce"); }) == "RESOURCE_EXHAUSTED rank 0 has no memory left");
 }
 
 TEST_CASE("group failure: one rank's abort frees all others, with its cause [M2]", "[mesh]") {
-  const std::string kind = GENERATE(from_range(operationKinds()));
-  INFO(kind);
-  Ranks ranks("rank that is freed by another", {.degrees = {.cfg = 2, .ulysses = 2}, .setup = kind, .timeout = kLong});
-  for (size_t rank = 0; rank < 4; ++rank)
-    REQUIRE(ranks.next(rank) == "here");
-  ranks.send(0, "go");
-  for (size_t rank = 0; rank < 4; ++rank)
-    CHECK(ranks.next(rank) == "RESOURCE_EXHAUSTED rank 0 has no memory left");
+  Ranks ranks("rank that is freed by another",
+              {.degrees = {.cfg = 2, .ulysses = 2}, .timeout = kLong, .recorder = false});
+  for (const std::string& kind : operationKinds()) {
+    INFO(kind);
+    for (size_t rank = 0; rank < 4; ++rank)
+      REQUIRE(ranks.next(rank) == "here");
+    ranks.send(0, "go");
+    for (size_t rank = 0; rank < 4; ++rank)
+      CHECK(ranks.next(rank) == "RESOURCE_EXHAUSTED rank 0 has no memory left");
+  }
   ranks.requireSuccess();
 }
 
 TEST_CASE("rank that aborts from another thread", "[.][child]") {
-  ChildRank rank;
-  Mesh& mesh = rank.mesh();
-  if (mesh.rank() == Rank(1)) {
-    rank.stopHere();
-    return;
+  ChildRank rank(ChildRank::Start::kNothing);
+  for (const std::string& kind : operationKinds()) {
+    rank.remake({.tp = 2});
+    Mesh& mesh = rank.mesh();
+    if (rank.rank() == 1) {
+      rank.stopHere();
+      continue;
+    }
+    std::promise<void> waiting;
+    std::thread aborter([&] {
+      waiting.get_future().wait();
+      mesh.abort(absl::CancelledError("told to stop"));
+    });
+    const std::string outcome = outcomeOf([&] {
+      Pending pending = submit(mesh.world(), kind);
+      waiting.set_value();
+      pending.wait();
+    });
+    aborter.join();
+    CHECK(outcome == "CANCELLED told to stop");
+    rank.send("freed");
   }
-  std::promise<void> waiting;
-  std::thread aborter([&] {
-    waiting.get_future().wait();
-    mesh.abort(absl::CancelledError("told to stop"));
-  });
-  const std::string outcome = outcomeOf([&] {
-    Pending pending = submit(mesh.world(), rank.setup());
-    waiting.set_value();
-    pending.wait();
-  });
-  aborter.join();
-  CHECK(outcome == "CANCELLED told to stop");
-  rank.send("freed");
 }
 
 TEST_CASE("group failure: an abort frees the executor of its own rank too", "[mesh]") {
-  const std::string kind = GENERATE(from_range(operationKinds()));
-  INFO(kind);
-  Ranks ranks("rank that aborts from another thread", {.degrees = {.tp = 2}, .setup = kind, .timeout = kLong});
-  REQUIRE(ranks.next(1) == "here");
-  REQUIRE(ranks.next(0) == "freed");
-  ranks.send(1, "go");
+  Ranks ranks("rank that aborts from another thread", {.degrees = {.tp = 2}, .timeout = kLong, .recorder = false});
+  for (const std::string& kind : operationKinds()) {
+    INFO(kind);
+    REQUIRE(ranks.next(1) == "here");
+    REQUIRE(ranks.next(0) == "freed");
+    ranks.send(1, "go");
+  }
   ranks.requireSuccess();
 }
 
 // ---- ranks that do not do the same ----------------------------------------------------------------------------------
 
 TEST_CASE("rank that does something else", "[.][child]") {
-  ChildRank rank;
-  const std::string what = rank.setup();
-  const bool odd = rank.mesh().rank() == Rank(1);
-  ProcessGroup& group = rank.mesh().world();
-  submit(group, "all_reduce", 16).wait();
-  const std::string kind = odd && what == "kind" ? "all_to_all" : "all_gather";
-  const int64_t rows = odd && what == "shape" ? 17 : 16;
-  const at::ScalarType dtype = odd && what == "dtype" ? at::kInt : at::kFloat;
-  const std::string outcome = outcomeOf([&] { submit(group, kind, rows, dtype).wait(); });
-  rank.send(outcome);
+  ChildRank rank(ChildRank::Start::kNothing);
+  const bool odd = rank.rank() == 1;
+  for (const std::string& what : differences()) {
+    // Each mesh has its own name for the group, and the recorder is the same.
+    rank.remake(what == "kind" ? MeshDegrees{.tp = 3} : what == "shape" ? MeshDegrees{.cfg = 3} : MeshDegrees{.pp = 3});
+    ProcessGroup& group = rank.mesh().world();
+    submit(group, "all_reduce", 16).wait();
+    const std::string kind = odd && what == "kind" ? "all_to_all" : "all_gather";
+    const int64_t rows = odd && what == "shape" ? 17 : 16;
+    const at::ScalarType dtype = odd && what == "dtype" ? at::kInt : at::kFloat;
+    rank.send(outcomeOf([&] { submit(group, kind, rows, dtype).wait(); }));
+  }
 }
 
 TEST_CASE("group failure: ranks that do not do the same are told so [M5]", "[mesh]") {
-  const std::string what = GENERATE(as<std::string>(), "kind", "shape", "dtype");
   const bool by_message = GENERATE(false, true);  // or by the recorder
-  INFO(what << (by_message ? " by message" : " by the recorder"));
   Ranks ranks("rank that does something else",
-              {.degrees = {.tp = 3}, .setup = what, .timeout = kLong, .recorder = !by_message, .verify = by_message});
-  const std::string outcome = ranks.next(0);
-  INFO(outcome);
-  CHECK(outcome.starts_with("INTERNAL operation 2 of process group tp differs between its ranks: "));
-  CHECK(outcome.find("rank 1 " + std::string(what == "kind" ? "all_to_all" : "all_gather")) != std::string::npos);
-  const bool other = outcome.find("rank 0 all_gather of float32 [48]") != std::string::npos ||
-                     outcome.find("rank 2 all_gather of float32 [48]") != std::string::npos;
-  CHECK(other);
-  CHECK(ranks.next(1) == outcome);
-  CHECK(ranks.next(2) == outcome);
+              {.degrees = {.dp = 3}, .timeout = kLong, .recorder = !by_message, .verify = by_message});
+  for (const std::string& what : differences()) {
+    INFO(what << (by_message ? " by message" : " by the recorder"));
+    const std::string outcome = ranks.next(0);
+    INFO(outcome);
+    CHECK(outcome.starts_with("INTERNAL operation 2 of process group "));
+    CHECK(outcome.find("differs between its ranks: ") != std::string::npos);
+    const std::string odd = what == "kind"    ? "rank 1 all_to_all of float32 [48]"
+                            : what == "shape" ? "rank 1 all_gather of float32 [51]"
+                                              : "rank 1 all_gather of int32 [48]";
+    CHECK(outcome.find(odd) != std::string::npos);
+    const bool other = outcome.find("rank 0 all_gather of float32 [48]") != std::string::npos ||
+                       outcome.find("rank 2 all_gather of float32 [48]") != std::string::npos;
+    CHECK(other);
+    CHECK(ranks.next(1) == outcome);
+    CHECK(ranks.next(2) == outcome);
+  }
   ranks.requireSuccess();
 }
 
 TEST_CASE("rank that sends something else", "[.][child]") {
   ChildRank rank;
-  const bool odd = rank.mesh().rank() == Rank(1);
+  const bool odd = rank.rank() == 1;
   const at::ScalarType dtype = odd && rank.setup() == "dtype" ? at::kInt : at::kFloat;
   const int64_t length = odd && rank.setup() == "length" ? 9 : 8;
   const int other = odd ? 0 : 1;
@@ -341,7 +377,7 @@ void killAtRandom(uint32_t seed) {
 }  // namespace
 
 TEST_CASE("group failure: a rank killed at a random moment", "[mesh]") {
-  for (const uint32_t seed : {1u, 2u, 3u})
+  for (const uint32_t seed : {1u, 2u})
     killAtRandom(seed);
 }
 
