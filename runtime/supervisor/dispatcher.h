@@ -171,6 +171,8 @@ class Dispatcher {
   void bind(JobRun& run, GroupIndex group);
   // Chooses the consumers of what the group will send; false, and none is chosen, while one of them has no credit.
   bool bindConsumers(JobRun& run, GroupIndex group);
+  // It can take a command as soon as one comes.
+  bool isFree(GroupIndex group) const;
   bool canBegin(GroupIndex group, const std::vector<bool>& has_way) const;
   std::optional<std::vector<GroupIndex>> groupsForNext() const;
   bool admitNext();

@@ -123,9 +123,13 @@ bool Dispatcher::bindConsumers(JobRun& run, GroupIndex group) {
 
 // ---- admission ------------------------------------------------------------------------------------------------
 
+bool Dispatcher::isFree(GroupIndex group) const {
+  return lanes_[group.value].waiting.empty() && hasRoom(lanes_[group.value]);
+}
+
 bool Dispatcher::canBegin(GroupIndex group, const std::vector<bool>& has_way) const {
   const Lane& lane = lanes_[group.value];
-  if (!lane.waiting.empty() || !hasRoom(lane)) return false;
+  if (!isFree(group)) return false;
   const std::vector<size_t>& outputs = shapes_[lane.place].outputs;
   return std::all_of(outputs.begin(), outputs.end(), [&](size_t link) {
     const auto ledger = [&](GroupIndex to) -> const EdgeLedger& {
@@ -141,6 +145,12 @@ bool Dispatcher::canBegin(GroupIndex group, const std::vector<bool>& has_way) co
 // Where a job begins it gets its group when it leaves the queue, and so on the way to a join. The first commands can go
 // at once, so that priorities count until then. Nothing if that is not so, or a stage has no group that can serve.
 std::optional<std::vector<GroupIndex>> Dispatcher::groupsForNext() const {
+  // Most events find the pipeline full at its beginning: then nothing else is looked at.
+  const bool full = std::any_of(shapes_.begin(), shapes_.end(), [this](const StageShape& shape) {
+    const auto is_free = [this](GroupIndex group) { return isFree(group); };
+    return shape.inputs.empty() && std::none_of(shape.groups.begin(), shape.groups.end(), is_free);
+  });
+  if (full) return std::nullopt;
   const std::vector<bool> has_way = groupsWithWayOn();
   std::vector<std::optional<GroupIndex>> chosen(shapes_.size());  // by place
   const auto follows = [&](GroupIndex group) {
