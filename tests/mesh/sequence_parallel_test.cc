@@ -9,6 +9,7 @@
 #include "mesh/ulysses.h"
 #include "tests/mesh/random_tensor.h"
 #include "tests/mesh/ranks.h"
+#include "tests/mesh/topology_list.h"
 #include "tests/stages/cuda_device.h"
 #include "tests/support/catch.h"
 
@@ -23,11 +24,17 @@ using testing::randomTensor;
 using testing::Ranks;
 using testing::rmsDifference;
 
-// Of 2, 3, 4 and 8 ranks.
-const MeshDegrees kTopologies[] = {
-    {.ulysses = 2}, {.ring = 3}, {.ulysses = 4}, {.ring = 2, .ulysses = 2}, {.ring = 2, .ulysses = 4},
+// Of 2, 3, 4, 5 and 8 ranks.
+const std::vector<MeshDegrees> kTopologies = {
+    {.ulysses = 2},
+    {.ring = 2},
+    {.ring = 3},
+    {.ulysses = 4},
+    {.ring = 2, .ulysses = 2},
+    {.ulysses = 5},
+    {.ring = 8},
+    {.ring = 2, .ulysses = 4},
 };
-const MeshDegrees kMoreTopologies[] = {{.ring = 2}, {.ulysses = 3}, {.ring = 4}, {.ulysses = 5}, {.ring = 8}};
 
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2);
@@ -156,10 +163,8 @@ void checkAttention(ChildRank& rank, SequenceParallel& parallel, at::IntArrayRef
   }
 }
 
-TEST_CASE("rank attends to a sharded sequence", "[.][child]") {
-  ChildRank rank;
+void checkRandomShapes(ChildRank& rank, std::mt19937_64& random) {
   Mesh& mesh = rank.mesh();
-  std::mt19937_64 random(std::stoull(rank.setup()));
   const int64_t ranks = mesh.shape().sequenceDegree();
   for (int i = 0; i < 24; ++i) {
     // Every third is shorter than the ranks are many, or not much longer.
@@ -177,38 +182,35 @@ TEST_CASE("rank attends to a sharded sequence", "[.][child]") {
   }
 }
 
-void requireAttention(const MeshDegrees& degrees, uint64_t seed) {
-  INFO("ring " << degrees.ring << ", ulysses " << degrees.ulysses << ", seed " << seed);
-  Ranks("rank attends to a sharded sequence", {.degrees = degrees, .setup = std::to_string(seed)}).requireSuccess();
+TEST_CASE("rank attends to sharded sequences", "[.][child]") {
+  ChildRank rank(ChildRank::Start::kNothing);
+  testing::forEachTopology(rank, [&](const MeshDegrees& degrees) {
+    INFO(testing::toText(degrees) << ", seed " << testing::firstLine(rank));
+    std::mt19937_64 random(std::stoull(testing::firstLine(rank)));
+    checkRandomShapes(rank, random);
+  });
 }
 
+constexpr const char* kRank = "rank attends to sharded sequences";
+
 TEST_CASE("sequence parallel: attention over ranks is that of one, and moves what the formula says", "[mesh]") {
-  for (const MeshDegrees& degrees : kTopologies)
-    requireAttention(degrees, 11);
+  testing::requireTopologies(kRank, kTopologies, {.setup = "11"});
 }
 
 TEST_CASE("sequence parallel: many random shapes", "[.][long]") {
   std::random_device source;
-  for (int i = 0; i < 10; ++i) {
-    for (const MeshDegrees& degrees : kTopologies)
-      requireAttention(degrees, source());
-    for (const MeshDegrees& degrees : kMoreTopologies)
-      requireAttention(degrees, source());
-  }
+  for (int i = 0; i < 20; ++i)
+    testing::requireTopologies(kRank, kTopologies, {.setup = std::to_string(source())});
 }
 
 TEST_CASE("sequence parallel: on devices attention over ranks is that of one", "[mesh][cuda]") {
   if (!stages::testing::hasCuda()) return;
   // Ranks that share a device.
-  for (const MeshDegrees& degrees : {MeshDegrees{.ulysses = 2}, {.ring = 2}, {.ring = 2, .ulysses = 2}})
-    Ranks("rank attends to a sharded sequence", {.degrees = degrees, .setup = "13", .device = at::Device("cuda:0")})
-        .requireSuccess();
+  testing::requireTopologies(kRank, {{.ulysses = 2}, {.ring = 2}, {.ring = 2, .ulysses = 2}},
+                             {.setup = "13", .device = stages::testing::cudaDevice()});
   if (c10::cuda::device_count() < 2) return;
-  for (const MeshDegrees& degrees : {MeshDegrees{.ulysses = 2}, {.ring = 2}}) {
-    Ranks("rank attends to a sharded sequence",
-          {.degrees = degrees, .setup = "14", .device = at::Device("cuda"), .backend = CommunicationBackend::kNccl})
-        .requireSuccess();
-  }
+  testing::requireTopologies(kRank, {{.ulysses = 2}, {.ring = 2}},
+                             {.setup = "14", .device = at::Device(at::kCUDA), .backend = CommunicationBackend::kNccl});
 }
 
 // ---- order --------------------------------------------------------------------------------------------------

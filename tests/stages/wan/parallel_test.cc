@@ -4,7 +4,6 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
-#include <chrono>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "stages/wan/denoiser.h"
 #include "stages/wan/guided_model.h"
 #include "tests/mesh/ranks.h"
+#include "tests/mesh/topology_list.h"
 #include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
 #include "tests/stages/wan/golden_pipeline.h"
@@ -322,56 +322,42 @@ void checkDenoise(ChildRank& rank, const Oracle& oracle, const std::string& name
 }
 
 TEST_CASE("rank of a denoiser", "[.][child]") {
-  ChildRank rank;
+  ChildRank rank(ChildRank::Start::kNothing);
   const Oracle oracle = testing::trimmedOracle();
-  checkForward(rank, oracle, "wan21-t2v/transformer");
-  checkForward(rank, oracle, "wan22-a14b/transformer");
-  checkForwardBFloat16(rank, oracle);
-  checkBytes(rank);
   // With guidance and without, of 18 and 8 tokens; then the other solver, and 6 and 4 tokens.
   std::vector<const char*> names = {"unipc6_cfg5", "unipc4_nocfg"};
-  if (rank.setup() == kAll) names.insert(names.end(), {"euler4", "one_frame_longprompt"});
-  for (const char* name : names)
-    checkDenoise(rank, oracle, std::string("wan21-t2v/pipeline_") + name);
+  if (mesh::testing::firstLine(rank) == kAll) names.insert(names.end(), {"euler4", "one_frame_longprompt"});
+  mesh::testing::forEachTopology(rank, [&](const MeshDegrees& degrees) {
+    INFO(mesh::testing::toText(degrees));
+    checkForward(rank, oracle, "wan21-t2v/transformer");
+    checkForward(rank, oracle, "wan22-a14b/transformer");
+    checkForwardBFloat16(rank, oracle);
+    checkBytes(rank);
+    for (const char* name : names)
+      checkDenoise(rank, oracle, std::string("wan21-t2v/pipeline_") + name);
+  });
 }
 
-struct ParityOptions {
-  std::string setup;
-  at::Device device = at::kCPU;
-  mesh::CommunicationBackend backend = mesh::CommunicationBackend::kGloo;
-};
-
-void requireParity(const std::vector<MeshDegrees>& topologies, const ParityOptions& options = {}) {
-  for (const MeshDegrees& degrees : topologies) {
-    INFO("cfg " << degrees.cfg << ", ring " << degrees.ring << ", ulysses " << degrees.ulysses << ", pp " << degrees.pp
-                << ", tp " << degrees.tp);
-    Ranks("rank of a denoiser", {.degrees = degrees,
-                                 .setup = options.setup,
-                                 .timeout = std::chrono::minutes(1),
-                                 .device = options.device,
-                                 .backend = options.backend})
-        .requireSuccess();
-  }
+void requireParity(const std::vector<MeshDegrees>& topologies, const mesh::testing::RanksOptions& options = {}) {
+  mesh::testing::requireTopologies("rank of a denoiser", topologies, options);
 }
 
-TEST_CASE("wan parallel: guidance and sequence on 2 ranks are one rank's and the reference's", "[wan][mesh]") {
-  requireParity({{.cfg = 2}, {.ulysses = 2}, {.ring = 2}});
-}
-
-TEST_CASE("wan parallel: guidance and sequence on 3 and 4 ranks are one rank's and the reference's", "[wan][mesh]") {
-  requireParity({{.ring = 3}, {.ulysses = 4}, {.cfg = 2, .ulysses = 2}, {.ring = 2, .ulysses = 2}});
+TEST_CASE("wan parallel: guidance and sequence on 2 to 4 ranks are one rank's and the reference's", "[wan][mesh]") {
+  requireParity({{.cfg = 2},
+                 {.ulysses = 2},
+                 {.ring = 2},
+                 {.ring = 3},
+                 {.ulysses = 4},
+                 {.cfg = 2, .ulysses = 2},
+                 {.ring = 2, .ulysses = 2}});
 }
 
 TEST_CASE("wan parallel: guidance, ring and ulysses on 8 ranks are one rank's and the reference's", "[wan][mesh]") {
   requireParity({{.cfg = 2, .ring = 2, .ulysses = 2}});
 }
 
-TEST_CASE("wan parallel: tensor parallel is one rank's and the reference's", "[wan][mesh]") {
-  requireParity({{.tp = 2}, {.tp = 4}, {.ulysses = 2, .tp = 2}, {.cfg = 2, .tp = 2}});
-}
-
-TEST_CASE("wan parallel: pipelines are one rank's and the reference's", "[wan][mesh]") {
-  requireParity({{.pp = 2}, {.cfg = 2, .pp = 2}});
+TEST_CASE("wan parallel: tensor parallel and pipelines are one rank's and the reference's", "[wan][mesh]") {
+  requireParity({{.tp = 2}, {.tp = 4}, {.ulysses = 2, .tp = 2}, {.cfg = 2, .tp = 2}, {.pp = 2}, {.cfg = 2, .pp = 2}});
 }
 
 TEST_CASE("wan parallel: all jobs, and other combinations, are one rank's and the reference's", "[.][long]") {
@@ -432,10 +418,7 @@ TEST_CASE("wan parallel: bytes that each rank gives in a step, as a table", "[.]
                                     {.cfg = 2, .pp = 2},
                                     {.cfg = 2, .ring = 2, .ulysses = 2}};
   for (const MeshDegrees& degrees : topologies) {
-    std::string name;
-    for (const MeshDim dim : mesh::kMeshDims) {
-      if (degrees.of(dim) > 1) name += fmt::format("{}{}{}", name.empty() ? "" : " x ", toString(dim), degrees.of(dim));
-    }
+    const std::string name = mesh::testing::toText(degrees);
     Ranks ranks("rank of a table", {.degrees = degrees});
     for (size_t rank = 0; rank < ranks.size(); ++rank)
       fmt::print("{:28} {:5} {}\n", name, rank, ranks.next(rank));
