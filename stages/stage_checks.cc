@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "mesh/scalar_type.h"
 #include "runtime/base/status_field.h"
-#include "stages/scalar_type.h"
 
 namespace latentd::stages {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "stages/scalar_type.h"
+#include "mesh/scalar_type.h"
 
 namespace latentd::worker {
 namespace {
@@ -140,7 +140,7 @@ internal::v1::TensorRef describe(const internal::v1::ArtifactRef& artifact, cons
   uint64_t bytes = 0;
   tree.forEachLeaf([&](const at::Tensor& tensor) {
     internal::v1::TensorShape& shape = *ref.add_tensors();
-    shape.set_dtype(static_cast<v1::DType>(stages::toDType(tensor.scalar_type())));
+    shape.set_dtype(static_cast<v1::DType>(toDType(tensor.scalar_type())));
     for (const int64_t extent : tensor.sizes())
       shape.add_shape(extent);
     bytes += tensor.nbytes();

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "stages/scalar_type.h"
+#include "mesh/scalar_type.h"
 #include "stages/token_video.h"
 
 namespace latentd::worker {
@@ -76,7 +76,7 @@ const channel::TokenPart* tokensOf(const ArtifactTree& entry) {
 
 StatusOr<TensorView> toView(const at::Tensor& tensor) {
   if (!tensor.defined()) return absl::InvalidArgumentError("an output tensor is undefined");
-  const DType dtype = stages::toDType(tensor.scalar_type());
+  const DType dtype = toDType(tensor.scalar_type());
   if (dtype == DType::kInvalid) {
     return absl::InvalidArgumentError(std::string("no edge carries tensors of ") + c10::toString(tensor.scalar_type()));
   }
@@ -95,7 +95,7 @@ StatusOr<TensorView> toView(const at::Tensor& tensor) {
 }
 
 StatusOr<at::Tensor> toTensor(const TensorView& view) {
-  const at::ScalarType type = stages::toScalarType(view.dtype);
+  const at::ScalarType type = toScalarType(view.dtype);
   if (type == at::ScalarType::Undefined) return absl::InvalidArgumentError("a received tensor has no element type");
   const auto options = at::TensorOptions().dtype(type).device(torchDevice(view.device));
   // from_blob takes no null pointer, which an empty tensor may have.

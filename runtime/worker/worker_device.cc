@@ -9,9 +9,9 @@
 #include "channel/buffer_cache.h"
 #include "channel/cuda_ipc_backend.h"
 #include "channel/shm_backend.h"
+#include "mesh/scalar_type.h"
 #include "runtime/cuda/cuda_status.h"
 #include "runtime/worker/tensor_convert.h"
-#include "stages/scalar_type.h"
 
 namespace latentd::worker {
 namespace {
@@ -23,7 +23,7 @@ class TorchAllocator final : public channel::Allocator {
   StatusOr<channel::TensorView> allocate(DType dtype, const std::vector<int64_t>& shape,
                                          channel::Device device) override {
     const auto index = static_cast<c10::DeviceIndex>(device.index);
-    return toView(at::empty(shape, at::TensorOptions().dtype(stages::toScalarType(dtype)).device(at::kCUDA, index)));
+    return toView(at::empty(shape, at::TensorOptions().dtype(toScalarType(dtype)).device(at::kCUDA, index)));
   }
 };
 

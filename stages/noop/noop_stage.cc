@@ -10,9 +10,9 @@
 
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
+#include "mesh/scalar_type.h"
 #include "stages/device/step_pacer.h"
 #include "stages/device/transfer.h"
-#include "stages/scalar_type.h"
 #include "stages/stage_checks.h"
 
 namespace latentd::stages {

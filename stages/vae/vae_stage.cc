@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "mesh/mesh.h"
-#include "stages/scalar_type.h"
+#include "mesh/scalar_type.h"
 #include "stages/stage_checks.h"
 #include "stages/token_video.h"
 #include "stages/weights/model_config.h"

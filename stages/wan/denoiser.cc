@@ -14,13 +14,13 @@
 #include <utility>
 
 #include "mesh/mesh.h"
+#include "mesh/scalar_type.h"
 #include "mesh/tensor_parallel.h"
 #include "mesh/ulysses.h"
 #include "runtime/base/status_field.h"
 #include "stages/device/step_pacer.h"
 #include "stages/device/transfer.h"
 #include "stages/noise/noise.h"
-#include "stages/scalar_type.h"
 #include "stages/stage_checks.h"
 #include "stages/token_video.h"
 #include "stages/vae/vae_config.h"

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "stages/scalar_type.h"
+#include "mesh/scalar_type.h"
 #include "stages/weights/device_upload.h"
 #include "stages/weights/model_config.h"
 

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "mesh/scalar_type.h"
 #include "stages/device/transfer.h"
-#include "stages/scalar_type.h"
 #include "stages/vae/autoencoder_kl_wan.h"
 #include "tests/bench/device_use.h"
 

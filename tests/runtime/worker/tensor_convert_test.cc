@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "stages/scalar_type.h"
+#include "mesh/scalar_type.h"
 #include "stages/token_video.h"
 #include "tests/support/catch.h"
 
@@ -32,7 +32,7 @@ TEST_CASE("tensor conversion: no copy in either direction, strides included", "[
 TEST_CASE("tensor conversion: every dtype of the wire survives", "[worker]") {
   for (uint8_t number = 1; number <= 8; ++number) {
     const auto dtype = static_cast<DType>(number);
-    const at::Tensor tensor = at::empty({3}, at::TensorOptions().dtype(stages::toScalarType(dtype)));
+    const at::Tensor tensor = at::empty({3}, at::TensorOptions().dtype(toScalarType(dtype)));
     const TensorView view = toView(tensor).value();
     CHECK(view.dtype == dtype);
     CHECK(toTensor(view)->scalar_type() == tensor.scalar_type());
