@@ -1,5 +1,6 @@
 #include "runtime/base/step_gate.h"
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <utility>
@@ -85,6 +86,7 @@ StepGate::Decision StepGate::grant(uint64_t run, uint32_t step) {
   const RunWord before = unpack(shared.load(std::memory_order_relaxed));
   const auto number = static_cast<uint32_t>(run);
   if (before.run == number && before.kind == Kind::kStopped) return decide(before, step);
+  if (before.run == number && before.kind == Kind::kGranted && step <= before.step) return Decision::kGo;
   shared.store(pack({number, Kind::kGranted, step}), std::memory_order_release);
   memory().wake.fetch_add(1, std::memory_order_release);
   futexWakeAll(memory().wake);
@@ -97,6 +99,8 @@ void StepGate::stop(uint64_t run, uint32_t step) {
   const RunWord before = unpack(shared.load(std::memory_order_relaxed));
   const auto number = static_cast<uint32_t>(run);
   if (before.run == number && before.kind == Kind::kStopped) return;
+  // A follower may be inside the granted step by now.
+  if (before.run == number && before.kind == Kind::kGranted) step = std::max(step, before.step + 1);
   shared.store(pack({number, Kind::kStopped, step}), std::memory_order_release);
   memory().wake.fetch_add(1, std::memory_order_release);
   futexWakeAll(memory().wake);

@@ -22,7 +22,7 @@ namespace latentd {
 // The memory holds one word a run for the last kRunWindow runs, so that a run that is still queued can be stopped while
 // another one computes. A group of one rank uses the same object.
 // Owner: the worker. Thread: grant() and stop() of one run from one thread at a time; the rest from any.
-// States of a run: undecided -> granted up to a step -> stopped at a step; a stop stays.
+// States of a run: undecided -> granted up to a step -> stopped at a step behind it; a stop stays, and so does a grant.
 // Failure: DEADLINE_EXCEEDED when the lead decides nothing; DATA_LOSS when it is kRunWindow runs ahead.
 class StepGate {
  public:
@@ -46,7 +46,7 @@ class StepGate {
 
   // Lead only. A run that was stopped stays stopped: the answer is the decision that holds for `step`.
   Decision grant(uint64_t run, uint32_t step);
-  // Lead only: no step from `step` on. No effect on a run that was stopped before.
+  // Lead only: no step from `step` on, but for those that were granted. No effect on a run that was stopped before.
   void stop(uint64_t run, uint32_t step);
 
   StatusOr<Decision> decision(uint64_t run, uint32_t step) const;

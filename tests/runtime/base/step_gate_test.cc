@@ -49,6 +49,26 @@ TEST_CASE("step gate: a stop stays, and a later one does not move it", "[base]")
   CHECK(*lead.decision(7, 1) == Decision::kGo);
 }
 
+TEST_CASE("step gate: a granted step is never taken back", "[base]") {
+  const ShmRegion region = StepGate::createRegion().value();
+  StepGate lead = gateOf(region.fd(), 0);
+  const StepGate follower = gateOf(region.fd(), 1);
+  lead.grant(1, 0);
+  REQUIRE(*follower.decision(1, 0) == Decision::kGo);  // and is in the middle of it now
+  lead.stop(1, 0);
+  CHECK(lead.grant(1, 0) == Decision::kGo);
+  CHECK(*follower.decision(1, 0) == Decision::kGo);
+  CHECK(*follower.decision(1, 1) == Decision::kStop);
+  CHECK(lead.grant(1, 1) == Decision::kStop);
+
+  lead.grant(2, 5);
+  CHECK(lead.grant(2, 3) == Decision::kGo);
+  CHECK(*follower.decision(2, 5) == Decision::kGo);
+  lead.stop(2, 4);
+  CHECK(*follower.decision(2, 5) == Decision::kGo);
+  CHECK(*follower.decision(2, 6) == Decision::kStop);
+}
+
 TEST_CASE("step gate: a queued run is stopped while another one computes", "[base]") {
   const ShmRegion region = StepGate::createRegion().value();
   StepGate lead = gateOf(region.fd(), 0);
