@@ -30,8 +30,11 @@ const Operation* longestUnderWay(const Records& records) {
 
 // Where the ranks of one process group stand with one of its operations.
 struct Standing {
-  std::vector<uint32_t> waiting;  // it is under way
-  std::vector<uint32_t> behind;   // they have begun an earlier one last
+  std::vector<uint32_t> waiting;   // it is under way
+  std::vector<uint32_t> behind;    // they have begun an earlier one last
+  std::vector<uint32_t> finished;  // it is done, or so old that it is no longer kept
+  uint32_t last_rank = 0;          // of those that wait, who began it last
+  int64_t last_begun_ns = 0;
 };
 
 Standing standingOf(const Records& records, const Operation& operation) {
@@ -39,14 +42,22 @@ Standing standingOf(const Records& records, const Operation& operation) {
   for (uint32_t rank = 0; rank < records.size(); ++rank) {
     if ((operation.members >> rank & 1) == 0) continue;
     uint64_t last = 0;
-    bool waits = false;
+    const Operation* under_way = nullptr;
     for (const Operation& each : records[rank]) {
       if (each.group != operation.group) continue;
       last = std::max(last, each.sequence);
-      waits = waits || (each.sequence == operation.sequence && each.done_ns == 0);
+      if (each.sequence == operation.sequence && each.done_ns == 0) under_way = &each;
     }
-    if (waits) standing.waiting.push_back(rank);
-    if (last < operation.sequence) standing.behind.push_back(rank);
+    if (last < operation.sequence) {
+      standing.behind.push_back(rank);
+    } else if (under_way == nullptr) {
+      standing.finished.push_back(rank);
+    } else {
+      standing.waiting.push_back(rank);
+      if (under_way->submitted_ns < standing.last_begun_ns) continue;
+      standing.last_begun_ns = under_way->submitted_ns;
+      standing.last_rank = rank;
+    }
   }
   return standing;
 }
@@ -68,13 +79,21 @@ std::string verdictOf(const Records& records, int64_t now_ns) {
   const Operation* operation = longestUnderWay(records);
   if (operation == nullptr) return "";
   const Standing standing = standingOf(records, *operation);
-  const bool one = standing.waiting.size() == 1;
-  std::string verdict = fmt::format("{} {} in {} {} of {} for {:.2f} s, which ", namesOf(standing.waiting),
-                                    one ? "waits" : "wait", operation->kind, operation->sequence, operation->group,
-                                    secondsBetween(operation->submitted_ns, now_ns));
-  if (standing.behind.empty()) return verdict + "every rank of it has begun";
-  return verdict +
-         fmt::format("{} {} not begun", namesOf(standing.behind), standing.behind.size() == 1 ? "has" : "have");
+  const std::string what = fmt::format("{} {} of {}", operation->kind, operation->sequence, operation->group);
+  const double seconds = secondsBetween(operation->submitted_ns, now_ns);
+  const auto have = [](const std::vector<uint32_t>& ranks) {
+    return fmt::format("{} {}", namesOf(ranks), ranks.size() == 1 ? "has" : "have");
+  };
+  // Nobody is missing, and others are through: who is not is behind them, not a victim.
+  if (standing.behind.empty() && !standing.finished.empty()) {
+    return fmt::format("{} not finished {} in {:.2f} s, which {}", have(standing.waiting), what, seconds,
+                       have(standing.finished));
+  }
+  const std::string wait = fmt::format("{} {} in {} for {:.2f} s, which ", namesOf(standing.waiting),
+                                       standing.waiting.size() == 1 ? "waits" : "wait", what, seconds);
+  if (!standing.behind.empty()) return wait + have(standing.behind) + " not begun";
+  return wait + fmt::format("every rank of it has begun and none has finished; rank {} began it last, {:.3f} s later",
+                            standing.last_rank, secondsBetween(operation->submitted_ns, standing.last_begun_ns));
 }
 
 }  // namespace

@@ -11,7 +11,8 @@
 namespace latentd::supervisor {
 
 // Who waits in which operation for whom: "rank 1 waits in all_to_all 12 of ulysses for 3.21 s, which rank 0 has not
-// begun". Of several the one that waits longest. Empty while nobody waits.
+// begun". Of several the one that waits longest. Where every rank has begun it, who has not finished what others have;
+// where none has, who began it last. Empty while nobody waits.
 std::string verdictOf(const FlightRecorder& recorder, int64_t now_ns);
 
 // For the log of a failure: the verdict, then a line for each rank with the last `count` operations that it began.

@@ -51,7 +51,24 @@ TEST_CASE("flight report: the ranks that have not begun what others wait in are 
   ranks.begin(2, "world", 2, 8 * kSecond);
   CHECK(ranks.verdict() == "ranks 1, 2 wait in all_reduce 2 of world for 3.00 s, which rank 0 has not begun");
   ranks.begin(0, "world", 2, 9 * kSecond);
-  CHECK(ranks.verdict() == "ranks 0, 1, 2 wait in all_reduce 2 of world for 3.00 s, which every rank of it has begun");
+  CHECK(ranks.verdict() ==
+        "ranks 0, 1, 2 wait in all_reduce 2 of world for 3.00 s, which every rank of it has begun and none has "
+        "finished; rank 0 began it last, 2.000 s later");
+}
+
+TEST_CASE("flight report: who has not finished what others have is behind, not a victim", "[supervisor]") {
+  for (const bool kept : {true, false}) {
+    const Ranks ranks;
+    ranks.begin(0, "world", 1, 6 * kSecond);
+    for (const uint32_t rank : {1, 2}) {
+      ranks.done(rank, "world", 1);
+      // So many that the first is no longer kept.
+      for (uint64_t later = 1; !kept && later <= FlightRecorder::kOperations; ++later)
+        ranks.done(rank, "world", 1 + later);
+    }
+    ranks.begin(1, "world", 100, 8 * kSecond);  // it waits for rank 0
+    CHECK(ranks.verdict() == "rank 0 has not finished all_reduce 1 of world in 4.00 s, which ranks 1, 2 have");
+  }
 }
 
 TEST_CASE("flight report: who is no member of a process group is not blamed, and the longest wait counts",
