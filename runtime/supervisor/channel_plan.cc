@@ -1,6 +1,7 @@
 #include "runtime/supervisor/channel_plan.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -32,6 +33,7 @@ void ChannelPlan::groupLost(GroupIndex group) {
     close(EdgeIndex(index));
     // What the lost side was still to retire went with its processes.
     std::erase_if(edges_[index].retiring, [&](const auto& entry) { return entry.first.group == group; });
+    if (spec.from == group.value) removeSockets(EdgeIndex(index));
   }
   openWherePossible();
 }
@@ -98,8 +100,9 @@ wire::ChannelSpec ChannelPlan::channelSpec(EdgeIndex edge) const {
   return channel;
 }
 
-std::string ChannelPlan::socketPath(EdgeIndex edge, Rank rank) const {
-  return fmt::format("{}/c{}-{}.sock", socket_dir_, edges_[edge.value].channel.value, rank.value);
+void ChannelPlan::removeSockets(EdgeIndex edge) const {
+  for (const std::string& path : edges_[edge.value].sockets)
+    unlink(path.c_str());  // a producer that was lost before it listened left none
 }
 
 std::vector<WorkerId> ChannelPlan::workersOf(size_t group) const {
@@ -112,13 +115,17 @@ std::vector<WorkerId> ChannelPlan::workersOf(size_t group) const {
 
 void ChannelPlan::openProducers(EdgeIndex edge) {
   Edge& state = edges_[edge.value];
+  // Once more: when its group was lost, a producer that was told to listen may have been about to.
+  removeSockets(edge);
+  state.sockets.clear();
   state.state = State::kOpeningProducers;
   state.channel = ChannelId(next_channel_++);
   state.deadline = clock_.now() + topology_.deadlines.channel_progress;
   for (const WorkerId worker : workersOf(topology_.edges[edge.value].from)) {
     wire::WorkerCommand command;
     *command.mutable_open_producer()->mutable_channel() = channelSpec(edge);
-    command.mutable_open_producer()->set_socket_path(socketPath(edge, worker.rank));
+    state.sockets.push_back(fmt::format("{}/c{}-{}.sock", socket_dir_, state.channel.value, worker.rank.value));
+    command.mutable_open_producer()->set_socket_path(state.sockets.back());
     state.awaited.insert(worker);
     sink_.send(worker, command);
   }
@@ -131,9 +138,7 @@ void ChannelPlan::openConsumers(EdgeIndex edge) {
   state.deadline = clock_.now() + topology_.deadlines.channel_progress;
   wire::WorkerCommand command;
   *command.mutable_open_consumer()->mutable_channel() = channelSpec(edge);
-  for (uint32_t rank = 0; rank < topology_.groups[spec.from].ranks(); ++rank) {
-    command.mutable_open_consumer()->add_socket_paths(socketPath(edge, Rank(rank)));
-  }
+  command.mutable_open_consumer()->mutable_socket_paths()->Add(state.sockets.begin(), state.sockets.end());
   for (const WorkerId worker : workersOf(spec.to)) {
     state.awaited.insert(worker);
     sink_.send(worker, command);

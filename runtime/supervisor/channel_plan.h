@@ -29,7 +29,8 @@ class ChannelObserver {
 
 // Opens the channel of each edge once both its groups are loaded: first every producer rank listens, then every
 // consumer rank connects. When a group is lost, the survivors of its edges retire their channels, and an edge opens
-// again, as a new channel, only after all of them have.
+// again, as a new channel, only after all of them have. A producer unlinks its socket when it retires; the plan does
+// when it is lost.
 // Owner: Fleet. Thread: the supervisor's loop. Pure logic over a CommandSink and a Clock.
 // States of an edge: down -> opening producers -> opening consumers -> open -> down (retiring on the surviving side).
 // Failure: a rank that reports an error or none in time is told to the observer, once.
@@ -60,6 +61,7 @@ class ChannelPlan {
   struct Edge {
     State state = State::kDown;
     ChannelId channel;
+    std::vector<std::string> sockets;                     // of the present channel, or of the former one
     std::set<WorkerId> awaited;                           // EdgeReady of the present step
     std::set<std::pair<WorkerId, ChannelId>> retiring;    // EdgeRetired of former channels
     Clock::TimePoint deadline = Clock::TimePoint::max();  // of whatever is awaited
@@ -71,7 +73,7 @@ class ChannelPlan {
   void close(EdgeIndex edge);
   void retire(EdgeIndex edge, size_t group);
   internal::v1::ChannelSpec channelSpec(EdgeIndex edge) const;
-  std::string socketPath(EdgeIndex edge, Rank rank) const;
+  void removeSockets(EdgeIndex edge) const;
   std::vector<WorkerId> workersOf(size_t group) const;
 
   const config::Topology& topology_;

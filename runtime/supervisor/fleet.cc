@@ -128,6 +128,11 @@ void Fleet::route(WorkerId worker, const wire::WorkerEvent& event) {
       return host_.onWorkReport(worker, event);
     case wire::WorkerEvent::kFatal:
       return group.onFatal(worker.rank, event.fatal());
+    case wire::WorkerEvent::kFailed: {
+      wire::WorkerEvent explained = event;
+      group.explain(*explained.mutable_failed());
+      return host_.onWorkReport(worker, explained);
+    }
     case wire::WorkerEvent::kRegister:
     case wire::WorkerEvent::EVENT_NOT_SET:
       return;

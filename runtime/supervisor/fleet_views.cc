@@ -1,6 +1,8 @@
 // What the fleet shows of itself.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/base/nanoseconds.h"
 #include "runtime/supervisor/fleet.h"
 #include "runtime/supervisor/flight_report.h"
@@ -48,7 +50,7 @@ void Fleet::fill(v1::Topology& topology, const std::function<bool(GroupIndex)>& 
       const WorkerRecord& record = group->workers().at(Rank(rank));
       v1::Worker& worker = *proto.add_workers();
       worker.set_rank(rank);
-      worker.set_pid(launcher_->pid({group->index(), Rank(rank)}));
+      worker.set_pid(std::max<pid_t>(launcher_->pid({group->index(), Rank(rank)}), 0));
       worker.set_device(config::toString(group->spec().devices[rank]));
       worker.set_state(toProto(record.phase, is_busy(group->index())));
       worker.set_memory_bytes(record.resident_bytes);

@@ -251,6 +251,14 @@ void Group::onFatal(Rank rank, const wire::Fatal& fatal) {
   if (suspicion_) suspicion_->ending.insert(rank);
 }
 
+void Group::explain(wire::StageFailed& failed) const {
+  const bool late = failed.status().code() == static_cast<int>(absl::StatusCode::kDeadlineExceeded);
+  if (!failed.of_peer() || !late || shared_ == nullptr) return;
+  const std::string verdict = verdictOf(shared_->recorder(), toNanoseconds(deps_.clock.now()));
+  failed.mutable_status()->set_message(
+      fmt::format("{} (deadlines.collective){}{}", failed.status().message(), verdict.empty() ? "" : "; ", verdict));
+}
+
 void Group::countOperations(Rank rank) {
   if (shared_ == nullptr) return;
   FlightRecorder::Totals& counted = counted_[rank.value];

@@ -94,6 +94,8 @@ class Group {
   void onReady(Rank rank, const internal::v1::Ready& ready);
   void onFatal(Rank rank, const internal::v1::Fatal& fatal);
   void onHeartbeat(Rank rank) { countOperations(rank); }
+  // A rank that waited in vain for another does not know for which: adds who that is, and the deadline's key.
+  void explain(internal::v1::StageFailed& failed) const;
   void onExit(Rank rank, const ExitStatus& status, const std::vector<std::string>& last_lines);
   // Anything that ends this epoch; reason is the metric's label.
   void fail(std::optional<Rank> rank, const Status& cause, const std::string& reason);

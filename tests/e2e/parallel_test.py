@@ -136,7 +136,8 @@ class NoopRanksTest(RanksCase):
         wait_until(self.verdict, 20, "a rank waits")
         self.assertRegex(self.verdict(), r"^rank 0 waits in all_reduce \d+ of \w+ for \d+\.\d\d s, which rank 1 has not begun$")
         self.assertIn("under way for", daemon.ctl("dump", "middle").stdout)
-        self.expect_failed(self.client.wait(job.id), DEADLINE_EXCEEDED, "stage middle (noop), rank 0", "all_reduce", "3000 ms")
+        self.expect_failed(self.client.wait(job.id), DEADLINE_EXCEEDED, "stage middle (noop), rank 0", "all_reduce",
+                           "3000 ms (deadlines.collective); rank 0 waits in all_reduce", "which rank 1 has not begun")
         self.assertNotEqual(self.ranks(epoch=2)[1], stopped)
         self.assertIn("which rank 1 has not begun", daemon.log())
         self.assertFalse(pathlib.Path(f"/proc/{stopped}").exists())

@@ -270,6 +270,8 @@ v1::Topology FakeJobService::topology() {
     v1::Worker& second = *group.add_workers();
     second = worker;
     second.set_rank(1);
+    second.set_pid(0);
+    second.set_state(v1::WORKER_STATE_FAILED);
     group.mutable_degrees()->set_cfg(1);
     group.mutable_degrees()->set_ulysses(2);
     group.set_communication("gloo");

@@ -36,9 +36,10 @@ std::string groupTable(const v1::Topology& topology) {
   for (const v1::Group& group : topology.groups()) {
     for (const v1::Worker& worker : group.workers()) {
       rows.push_back({group.name(), group.stage(), std::to_string(worker.rank()), worker.device(),
-                      stateName(worker.state()), std::to_string(worker.pid()), std::to_string(group.threads()),
-                      formatBytes(worker.memory_bytes()), formatBytes(worker.device_memory_bytes()),
-                      std::to_string(group.epoch()), std::to_string(group.restarts())});
+                      stateName(worker.state()), worker.pid() == 0 ? "-" : std::to_string(worker.pid()),
+                      std::to_string(group.threads()), formatBytes(worker.memory_bytes()),
+                      formatBytes(worker.device_memory_bytes()), std::to_string(group.epoch()),
+                      std::to_string(group.restarts())});
     }
   }
   std::string text = formatTable(rows);

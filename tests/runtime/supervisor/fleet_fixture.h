@@ -26,11 +26,15 @@ struct RecordingFleetHost final : FleetHost {
   void onGroupLost(GroupIndex group, const Status& cause) override { lost.emplace_back(group.value, cause); }
   void onFleetFailed(const Status& cause) override { failures.push_back(cause); }
   std::string workOf(GroupIndex) const override { return work; }
-  void onWorkReport(WorkerId, const internal::v1::WorkerEvent&) override { ++reports; }
+  void onWorkReport(WorkerId, const internal::v1::WorkerEvent& event) override {
+    ++reports;
+    last_report = event;
+  }
   std::string work;
   int edges_open = 0;
   int ready = 0;
   int reports = 0;
+  internal::v1::WorkerEvent last_report;
   std::vector<std::pair<uint32_t, Status>> lost;
   std::vector<Status> failures;
 };

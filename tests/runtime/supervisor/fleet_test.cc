@@ -1,8 +1,13 @@
 #include "runtime/supervisor/fleet.h"
 
+#include <fmt/format.h>
+
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 
 #include "runtime/base/flight_recorder.h"
+#include "runtime/base/nanoseconds.h"
 #include "runtime/supervisor/limits.h"
 #include "tests/runtime/supervisor/fleet_fixture.h"
 
@@ -110,6 +115,37 @@ TEST_CASE("fleet: what the ranks of a group do can be read while they do it, and
   CHECK(fixture.metrics.mesh_operations.with("g1", "1").Value() == 2);
   CHECK(fixture.fleet.flightRecords("g1").value().groups(0).ended());
   CHECK(fixture.fleet.flightRecords("g1").value().groups(0).ranks(1).operations() == 2);
+}
+
+TEST_CASE("fleet: a rank that waited in vain is told with whom it waited for, and by which deadline", "[supervisor]") {
+  Fixture fixture({2});
+  fixture.fleet.start();
+  fixture.bringUp();
+  const auto failed = [&](absl::StatusCode code, bool of_peer) {
+    wire::WorkerEvent event = fixture.eventOf(Fixture::worker(0, 0));
+    event.mutable_failed()->mutable_status()->set_code(static_cast<int>(code));
+    event.mutable_failed()->mutable_status()->set_message("not done within 700 ms");
+    event.mutable_failed()->set_of_peer(of_peer);
+    fixture.fleet.onEvent(fixture.connectionOf(Fixture::worker(0, 0)), event);
+    return fixture.host.last_report.failed().status().message();
+  };
+  CHECK(failed(absl::StatusCode::kDeadlineExceeded, true) == "not done within 700 ms (deadlines.collective)");
+  ShmRegion region =
+      ShmRegion::map(duplicateFd(fixture.launcher.descriptors.at(kFlightRecorderId).get()).value(), 1).value();
+  FlightRecorder::attach(std::move(region), Rank(0))
+      .value()
+      .begin({.kind = "all_reduce",
+              .group = "tp",
+              .members = 3,
+              .sequence = 536,
+              .submitted_ns = toNanoseconds(fixture.clock.now())});
+  fixture.clock.advance(milliseconds(700));
+  CHECK(failed(absl::StatusCode::kDeadlineExceeded, true) ==
+        "not done within 700 ms (deadlines.collective); rank 0 waits in all_reduce 536 of tp for 0.70 s, which rank 1 "
+        "has not begun");
+  // Its own deadlines, and other failures, are no matter of the others.
+  CHECK(failed(absl::StatusCode::kDeadlineExceeded, false) == "not done within 700 ms");
+  CHECK(failed(absl::StatusCode::kUnavailable, true) == "not done within 700 ms");
 }
 
 // A rank that could not start because of another one.
@@ -291,6 +327,57 @@ TEST_CASE("fleet: a death kills the siblings and is explained; the next start wa
   CHECK(fixture.fleet.nextDeadline() <= fixture.clock.now());
   fixture.fleet.onTimer();
   CHECK(fixture.launcher.launches == 5);
+}
+
+TEST_CASE("fleet: a worker that has no process has the number 0", "[supervisor]") {
+  Fixture fixture;
+  const auto pidOf = [&](int group) {
+    v1::Topology topology;
+    fixture.fleet.fill(topology, [](GroupIndex) { return false; });
+    return topology.groups(group).workers(0).pid();
+  };
+  CHECK(pidOf(0) == 0);
+  fixture.fleet.start();
+  fixture.bringUp();
+  CHECK(pidOf(0) == fixture.launcher.pid(Fixture::worker(0)));
+  fixture.exit(Fixture::worker(0), {true, SIGKILL});
+  CHECK(pidOf(0) == 0);
+  CHECK(pidOf(1) > 0);
+}
+
+TEST_CASE("fleet: the sockets of a channel go with the producers that were lost", "[supervisor]") {
+  Fixture fixture({2, 1});
+  fixture.fleet.start();
+  fixture.bringUp();
+  const auto socket = [&](int channel, int rank) {
+    return std::filesystem::path(fixture.folder.path) / fmt::format("c{}-{}.sock", channel, rank);
+  };
+  const auto listen = [&](int channel, int rank) { std::ofstream(socket(channel, rank)); };
+  for (const int rank : {0, 1})
+    listen(1, rank);
+  fixture.exit(Fixture::worker(0, 0), {true, SIGKILL});
+  for (const int rank : {0, 1})
+    CHECK_FALSE(std::filesystem::exists(socket(1, rank)));
+  listen(1, 1);  // it was about to when it was killed
+  const auto restart = [&] {
+    fixture.reapKilled();
+    fixture.clock.advance(milliseconds(300));
+    fixture.fleet.onTimer();
+    fixture.bringUp();
+  };
+  restart();
+  CHECK_FALSE(std::filesystem::exists(socket(1, 1)));
+
+  // Who lives unlinks its own, unless it is lost before it does.
+  for (const int rank : {0, 1})
+    listen(2, rank);
+  fixture.exit(Fixture::worker(1), {true, SIGKILL});
+  CHECK(std::filesystem::exists(socket(2, 0)));
+  fixture.exit(Fixture::worker(0, 1), {true, SIGKILL});
+  for (const int rank : {0, 1})
+    CHECK_FALSE(std::filesystem::exists(socket(2, rank)));
+  restart();
+  CHECK(fixture.fleet.allReady());
 }
 
 TEST_CASE("fleet: a death in the middle of a job names the job, and one at the start its memory limit",

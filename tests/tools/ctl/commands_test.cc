@@ -106,6 +106,7 @@ TEST_CASE("latentctl: get, topology, edges and version read well", "[latentctl]"
   const CtlResult topology = fixture.run({"topology"});
   CHECK(topology.code == 0);
   CHECK(contains(topology.output, "denoise  fake.denoise  0     cpu     ready"));
+  CHECK(contains(topology.output, "denoise  fake.denoise  1     cpu     failed  -     1 "));
   CHECK(contains(topology.output, "300.0 MiB"));
   CHECK(contains(topology.output, "mesh of denoise: ulysses 2 over gloo (its ranks are on the CPU)\n"));
   CHECK(!contains(topology.output, "mesh of text"));
