@@ -6,12 +6,12 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "mesh/c10d_communicator.h"
 #include "mesh/communicator_source.h"
 
 namespace latentd::mesh {
 namespace {
 
-using C10dWork = c10::intrusive_ptr<c10d::Work>;
 using std::chrono::milliseconds;
 
 constexpr char kLoopback[] = "127.0.0.1";
@@ -23,68 +23,31 @@ constexpr std::chrono::hours kGlooTimeout{24};
 // Of a message that nobody sends.
 constexpr int kWatchTag = std::numeric_limits<int>::max();
 
-class GlooWork final : public Communicator::Work {
- public:
-  explicit GlooWork(std::vector<C10dWork> parts) : parts_(std::move(parts)) {}
-
-  void wait() override {
-    for (const C10dWork& part : parts_)
-      part->wait();
-  }
-
- private:
-  std::vector<C10dWork> parts_;
-};
-
-std::unique_ptr<Communicator::Work> single(C10dWork work) {
-  return std::make_unique<GlooWork>(std::vector<C10dWork>{std::move(work)});
-}
-
 // A message meets a receive of its own size only: Gloo ends the process where one is larger than its receive.
 int tagOf(const at::Tensor& tensor) { return static_cast<int>(tensor.nbytes() % kWatchTag); }
 
-class GlooCommunicator final : public Communicator {
+class GlooCommunicator final : public C10dCommunicator {
  public:
-  GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, int rank, int size) : group_(std::move(group)) {
+  GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, int rank, int size)
+      : C10dCommunicator(std::move(gloo)) {
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
       std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
-      watches_.push_back(group_->recv(nothing, peer, kWatchTag));
+      watches_.push_back(group().recv(nothing, peer, kWatchTag));
     }
-  }
-
-  std::unique_ptr<Work> allGather(at::Tensor output, at::Tensor input, Deadline) override {
-    return single(group_->_allgather_base(output, input));
-  }
-
-  std::unique_ptr<Work> allReduceSum(at::Tensor tensor, Deadline) override {
-    std::vector<at::Tensor> tensors{std::move(tensor)};
-    return single(group_->allreduce(tensors));
-  }
-
-  std::unique_ptr<Work> allToAll(at::Tensor output, at::Tensor input, Deadline) override {
-    std::vector<int64_t> equal_blocks;
-    return single(group_->alltoall_base(output, input, equal_blocks, equal_blocks));
-  }
-
-  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root, Deadline) override {
-    std::vector<at::Tensor> tensors{std::move(tensor)};
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    return single(group_->broadcast(tensors, options));
   }
 
   std::unique_ptr<Work> exchange(std::vector<PeerTensor> sends, std::vector<PeerTensor> receives, Deadline) override {
     std::vector<C10dWork> parts;
     for (const PeerTensor& receive : receives) {
       std::vector<at::Tensor> tensors{receive.tensor};
-      parts.push_back(group_->recv(tensors, receive.peer, tagOf(receive.tensor)));
+      parts.push_back(group().recv(tensors, receive.peer, tagOf(receive.tensor)));
     }
     for (const PeerTensor& send : sends) {
       std::vector<at::Tensor> tensors{send.tensor};
-      parts.push_back(group_->send(tensors, send.peer, tagOf(send.tensor)));
+      parts.push_back(group().send(tensors, send.peer, tagOf(send.tensor)));
     }
-    return std::make_unique<GlooWork>(std::move(parts));
+    return started(std::move(parts));
   }
 
   // Gloo closes all connections of a group when a receive times out, and has no other way to be told so that frees what
@@ -99,8 +62,7 @@ class GlooCommunicator final : public Communicator {
   }
 
  private:
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
-  std::vector<C10dWork> watches_;  // declared last: their buffers are of the group's connections
+  std::vector<C10dWork> watches_;  // they go before the group: their buffers are of its connections
 };
 
 class GlooSource final : public CommunicatorSource {

@@ -5,89 +5,56 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "mesh/c10d_communicator.h"
 #include "mesh/communicator_source.h"
 
 namespace latentd::mesh {
 namespace {
 
-using C10dWork = c10::intrusive_ptr<c10d::Work>;
 using std::chrono::milliseconds;
 
-// NCCL runs on streams of its own, ordered after the current one at submission; wait() orders the current one after it
-// and returns at once. What does not end in time is found by c10d's watchdog thread, which ends this process: results
-// of an operation that failed on the device must not be used, and nobody would wait on the host to be told.
-class NcclWork final : public Communicator::Work {
+// NCCL runs on streams of its own, ordered after the current one at submission; a work's wait() orders the current one
+// after it and returns at once. What does not end in time is found by c10d's watchdog thread, which ends this process:
+// results of an operation that failed on the device must not be used, and nobody would wait on the host to be told.
+class NcclCommunicator final : public C10dCommunicator {
  public:
-  explicit NcclWork(C10dWork work) : work_(std::move(work)) {}
-  void wait() override { work_->wait(); }
-
- private:
-  C10dWork work_;
-};
-
-class NcclCommunicator final : public Communicator {
- public:
-  explicit NcclCommunicator(c10::intrusive_ptr<c10d::ProcessGroupNCCL> group) : group_(std::move(group)) {}
+  explicit NcclCommunicator(c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl) : C10dCommunicator(std::move(nccl)) {}
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   ~NcclCommunicator() override {
     if (aborted_) return;
     try {
-      group_->shutdown();
+      group().shutdown();
     } catch (const std::exception&) {
       abort();  // a peer failed meanwhile: nothing to flush
     }
   }
 
-  std::unique_ptr<Work> allGather(at::Tensor output, at::Tensor input, Deadline) override {
-    return single(group_->_allgather_base(output, input));
-  }
-
-  std::unique_ptr<Work> allReduceSum(at::Tensor tensor, Deadline) override {
-    std::vector<at::Tensor> tensors{std::move(tensor)};
-    return single(group_->allreduce(tensors));
-  }
-
-  std::unique_ptr<Work> allToAll(at::Tensor output, at::Tensor input, Deadline) override {
-    std::vector<int64_t> equal_blocks;
-    return single(group_->alltoall_base(output, input, equal_blocks, equal_blocks));
-  }
-
-  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root, Deadline) override {
-    std::vector<at::Tensor> tensors{std::move(tensor)};
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    return single(group_->broadcast(tensors, options));
-  }
-
   // One grouped launch: NCCL would otherwise wait for the first part before it starts the second.
   std::unique_ptr<Work> exchange(std::vector<PeerTensor> sends, std::vector<PeerTensor> receives, Deadline) override {
-    group_->startCoalescing();
+    group().startCoalescing();
     for (const PeerTensor& send : sends) {
       std::vector<at::Tensor> tensors{send.tensor};
-      group_->send(tensors, send.peer, /*tag=*/0);
+      group().send(tensors, send.peer, /*tag=*/0);
     }
     for (const PeerTensor& receive : receives) {
       std::vector<at::Tensor> tensors{receive.tensor};
-      group_->recv(tensors, receive.peer, /*tag=*/0);
+      group().recv(tensors, receive.peer, /*tag=*/0);
     }
-    return single(group_->endCoalescing());
+    return started({group().endCoalescing()});
   }
 
   void abort() noexcept override {
     aborted_ = true;
     try {
-      group_->abort();
+      group().abort();
     } catch (const std::exception&) {
       // The process is recycled after an abort: there is nobody to tell.
     }
   }
 
  private:
-  static std::unique_ptr<Work> single(C10dWork work) { return std::make_unique<NcclWork>(std::move(work)); }
-
-  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
   std::atomic<bool> aborted_ = false;
 };
 

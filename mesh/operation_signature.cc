@@ -19,10 +19,7 @@ namespace {
 constexpr int64_t kSignatureBytes = 192;
 
 std::string signatureOf(const Operation& operation) {
-  std::string text = operation.kind + " of " + std::string(toString(operation.dtype)) + " [";
-  for (size_t i = 0; i < operation.shape.size(); ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(operation.shape[i]);
-  return (text + "]").substr(0, kSignatureBytes - 1);
+  return (operation.kind + " of " + tensorText(operation)).substr(0, kSignatureBytes - 1);
 }
 
 std::string textAt(const at::Tensor& rows, int64_t row) {
@@ -88,9 +85,7 @@ Status compareSignatures(Communicator& communicator, const Operation& mine, cons
   for (int64_t other = 0; other < size; ++other) {
     const std::string theirs = textAt(all, other);
     if (theirs == signature) continue;
-    return absl::InternalError("operation " + std::to_string(mine.sequence) + " of process group " + mine.group +
-                               " differs between its ranks: " + name(members[rank]) + " " + signature + ", " +
-                               name(members[other]) + " " + theirs);
+    return operationDiffers(mine, members[rank], signature, members[other], theirs);
   }
   return absl::OkStatus();
 }

@@ -40,6 +40,16 @@ Operation makeOperation(const char* kind, std::string group, uint64_t sequence, 
   return operation;
 }
 
+std::string who(const GroupContext& context, const Operation& operation) {
+  return "rank " + std::to_string(context.rank.value) + ", group " + operation.group + ", " + operation.kind + " " +
+         std::to_string(operation.sequence) + " of " + tensorText(operation);
+}
+
+Status late(const GroupContext& context, const Operation& operation) {
+  return absl::DeadlineExceededError(who(context, operation) + ": not done within " +
+                                     std::to_string(context.timeout.count()) + " ms");
+}
+
 // Gloo begins with the place in its source and ends with advice.
 std::string cleaned(std::string text) {
   if (const size_t place = text.find(".cc:"); text.starts_with('[') && place != std::string::npos) {
@@ -67,8 +77,6 @@ struct ProcessGroup::State {
   Pending submitCollective(const char* kind, const at::Tensor& given, uint64_t bytes, const Start& start);
   // Throws if a peer does something else. All of them compare, and each before it sends anything.
   void compare(const Operation& operation, Deadline deadline);
-  std::string who(const Operation& operation) const;
-  Status late(const Operation& operation) const;
   // Does a part of the operation. What fails or outlasts the deadline ends the mesh; throws what ended it.
   void guard(const Operation& operation, Deadline deadline, const std::function<void()>& part);
   // To be called in a handler.
@@ -115,23 +123,13 @@ void Pending::wait() {
   if (const std::unique_ptr<Work> work = std::move(work_)) work->wait();
 }
 
-std::string ProcessGroup::State::who(const Operation& operation) const {
-  std::string shape;
-  for (const int64_t size : operation.shape)
-    shape += (shape.empty() ? "" : ", ") + std::to_string(size);
-  return "rank " + std::to_string(context.rank.value) + ", group " + operation.group + ", " + operation.kind + " " +
-         std::to_string(operation.sequence) + " of " + std::string(toString(operation.dtype)) + " [" + shape + "]";
-}
-
-Status ProcessGroup::State::late(const Operation& operation) const {
-  return absl::DeadlineExceededError(who(operation) + ": not done within " + std::to_string(context.timeout.count()) +
-                                     " ms");
-}
-
 void ProcessGroup::State::guard(const Operation& operation, Deadline deadline, const std::function<void()>& part) {
   std::optional<DeadlineWatch::Armed> armed;
-  if (context.watch != nullptr)
-    armed.emplace(*context.watch, deadline, [end = context.end, cause = late(operation)] { (void)end->end(cause); });
+  if (context.watch != nullptr) {
+    // By value: it may still run when this operation, and its group, are gone.
+    const auto end_late = [context = context, operation] { (void)context.end->end(late(context, operation)); };
+    armed.emplace(*context.watch, deadline, end_late);
+  }
   try {
     part();
   } catch (...) {
@@ -146,15 +144,15 @@ void ProcessGroup::State::rethrow(const Operation& operation) {
   } catch (const CommunicationError& error) {
     throw CommunicationError(end.end(error.status()));
   } catch (const Communicator::TimedOut&) {
-    throw CommunicationError(end.end(late(operation)));
+    throw CommunicationError(end.end(late(context, operation)));
   } catch (const c10::DistError& error) {
     throw CommunicationError(
-        end.end(absl::UnavailableError(who(operation) + ": " + cleaned(error.what_without_backtrace()))));
+        end.end(absl::UnavailableError(who(context, operation) + ": " + cleaned(error.what_without_backtrace()))));
   } catch (const c10::Error& error) {
     throw CommunicationError(
-        end.end(absl::InternalError(who(operation) + ": " + cleaned(error.what_without_backtrace()))));
+        end.end(absl::InternalError(who(context, operation) + ": " + cleaned(error.what_without_backtrace()))));
   } catch (const std::exception& error) {
-    throw CommunicationError(end.end(absl::UnavailableError(who(operation) + ": " + cleaned(error.what()))));
+    throw CommunicationError(end.end(absl::UnavailableError(who(context, operation) + ": " + cleaned(error.what()))));
   }
 }
 

@@ -113,13 +113,7 @@ void write(Entry& entry, uint64_t number, const Words& words) {
   entry.version.store(2 * number, std::memory_order_release);
 }
 
-std::string describe(Rank rank, const Operation& operation) {
-  std::string shape;
-  for (const int64_t size : operation.shape)
-    shape += (shape.empty() ? "" : ", ") + std::to_string(size);
-  return "rank " + std::to_string(rank.value) + " " + operation.kind + " of " + std::string(toString(operation.dtype)) +
-         " [" + shape + "]";
-}
+std::string describe(const Operation& operation) { return operation.kind + " of " + tensorText(operation); }
 
 bool agree(const Words& a, const Words& b, bool same_shape) {
   if (a.kind != b.kind || a.type >> 8 != b.type >> 8) return false;
@@ -127,6 +121,20 @@ bool agree(const Words& a, const Words& b, bool same_shape) {
 }
 
 }  // namespace
+
+std::string tensorText(const Operation& operation) {
+  std::string shape;
+  for (const int64_t size : operation.shape)
+    shape += (shape.empty() ? "" : ", ") + std::to_string(size);
+  return std::string(toString(operation.dtype)) + " [" + shape + "]";
+}
+
+Status operationDiffers(const Operation& operation, Rank one, const std::string& does, Rank other,
+                        const std::string& other_does) {
+  return absl::InternalError("operation " + std::to_string(operation.sequence) + " of process group " +
+                             operation.group + " differs between its ranks: rank " + std::to_string(one.value) + " " +
+                             does + ", rank " + std::to_string(other.value) + " " + other_does);
+}
 
 struct FlightRecorder::Ring {
   std::atomic<uint64_t> begun;  // the number of the newest operation; numbers count from 1
@@ -219,9 +227,7 @@ Status FlightRecorder::disagreement(const Operation& mine, const std::vector<Ran
     if (peer == rank_) continue;
     const std::optional<Words> theirs = ring(peer).find(words.group, mine.sequence);
     if (!theirs || agree(words, *theirs, same_shape)) continue;
-    return absl::InternalError("operation " + std::to_string(mine.sequence) + " of process group " + mine.group +
-                               " differs between its ranks: " + describe(rank_, unpack(words)) + ", " +
-                               describe(peer, unpack(*theirs)));
+    return operationDiffers(mine, rank_, describe(unpack(words)), peer, describe(unpack(*theirs)));
   }
   return absl::OkStatus();
 }

@@ -27,6 +27,11 @@ struct Operation {
   int64_t submitted_ns = 0;    // CLOCK_MONOTONIC
   int64_t done_ns = 0;         // 0: under way
 };
+// Of what the rank gives: "float32 [2, 320]".
+std::string tensorText(const Operation& operation);
+// INTERNAL: two ranks do not do the same for this operation of its group. What each does: "all_reduce of float32 [2]".
+Status operationDiffers(const Operation& operation, Rank one, const std::string& does, Rank other,
+                        const std::string& other_does);
 
 // The last operations of every rank of a group, in memory that its ranks and their supervisor share: what a rank that
 // hangs or died was doing can be read by the others. A ring of kOperations a rank; the oldest are overwritten.

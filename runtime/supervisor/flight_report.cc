@@ -71,8 +71,8 @@ std::string describe(const Operation& operation, int64_t now_ns) {
       operation.done_ns == 0
           ? fmt::format("under way for {:.2f} s", secondsBetween(operation.submitted_ns, now_ns))
           : fmt::format("took {:.3f} ms", secondsBetween(operation.submitted_ns, operation.done_ns) * 1e3);
-  return fmt::format("{} {} of {}, {} [{}], {}", operation.kind, operation.sequence, operation.group,
-                     toString(operation.dtype), fmt::join(operation.shape, ", "), time);
+  return fmt::format("{} {} of {}, {}, {}", operation.kind, operation.sequence, operation.group, tensorText(operation),
+                     time);
 }
 
 std::string verdictOf(const Records& records, int64_t now_ns) {
