@@ -38,14 +38,9 @@ std::optional<VideoExtents> extentsOf(const TensorTree* entry) {
 
 const int64_t* integerOf(const TensorTree* entry) { return entry == nullptr ? nullptr : entry->getIf<int64_t>(); }
 
-// Tokens of what `begin` counts.
-int64_t unitOf(const TokenVideo& video) {
-  return video.cut == TokenCut::kRows ? video.grid.frames * video.grid.columns : 1;
-}
-
 bool isPartOfItsGrid(const TokenVideo& video) {
   const int64_t held = video.tokens.size(1);
-  const int64_t unit = unitOf(video);
+  const int64_t unit = video.unit();
   const int64_t extent = video.grid.count() / unit;
   if (held % unit != 0 || video.begin < 0 || video.begin + held / unit > extent) return false;
   return video.cut != TokenCut::kNone || held == extent;

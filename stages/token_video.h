@@ -31,6 +31,9 @@ struct TokenVideo {
   VideoExtents patch;  // values of a patch, in the order frame, row, column
   TokenCut cut = TokenCut::kNone;
   int64_t begin = 0;  // first row held where cut is kRows, else first token
+
+  // Tokens of what `begin` counts.
+  int64_t unit() const { return cut == TokenCut::kRows ? grid.frames * grid.columns : 1; }
 };
 
 // As the entry of an outputs' dictionary, and back. INVALID_ARGUMENT, naming `key`, for anything else or for tokens

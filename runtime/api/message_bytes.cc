@@ -5,7 +5,6 @@
 #include <google/protobuf/wire_format_lite.h>
 
 #include <string>
-#include <vector>
 
 #include "runtime/base/status_field.h"
 #include "runtime/base/utf8.h"
@@ -19,12 +18,9 @@ using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
 std::string flatten(const grpc::ByteBuffer& bytes) {
-  std::vector<grpc::Slice> slices;
-  if (!bytes.Dump(&slices).ok()) return "";
-  std::string flat;
-  for (const grpc::Slice& slice : slices)
-    flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  return flat;
+  grpc::Slice flat;
+  if (!bytes.DumpToSingleSlice(&flat).ok()) return "";
+  return std::string(reinterpret_cast<const char*>(flat.begin()), flat.size());
 }
 
 // "prompt is not UTF-8: ...", of the first such text as far as the bytes make sense; OK if there is none. Requests nest

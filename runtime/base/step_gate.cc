@@ -50,6 +50,11 @@ StepGate::StepGate(ShmRegion region, Rank rank) : region_(std::move(region)), ra
 
 StepGate::Memory& StepGate::memory() const { return *reinterpret_cast<Memory*>(region_.data()); }
 
+void StepGate::wakeAll() {
+  memory().wake.fetch_add(1, std::memory_order_release);
+  futexWakeAll(memory().wake);
+}
+
 StatusOr<ShmRegion> StepGate::createRegion() {
   LATENTD_ASSIGN_OR_RETURN(ShmRegion region, ShmRegion::create("latentd-step-gate", sizeof(Memory)));
   (new (region.data()) Memory{})->magic = kMagic;
@@ -65,8 +70,7 @@ StatusOr<StepGate> StepGate::attach(ShmRegion region, Rank rank) {
 
 Status StepGate::meet(uint32_t ranks, Clock::TimePoint deadline) {
   memory().met.fetch_add(1, std::memory_order_release);
-  memory().wake.fetch_add(1, std::memory_order_release);
-  futexWakeAll(memory().wake);
+  wakeAll();
   while (true) {
     const uint32_t seen = memory().wake.load(std::memory_order_acquire);
     const uint32_t met = memory().met.load(std::memory_order_acquire);
@@ -88,8 +92,7 @@ StepGate::Decision StepGate::grant(uint64_t run, uint32_t step) {
   if (before.run == number && before.kind == Kind::kStopped) return decide(before, step);
   if (before.run == number && before.kind == Kind::kGranted && step <= before.step) return Decision::kGo;
   shared.store(pack({number, Kind::kGranted, step}), std::memory_order_release);
-  memory().wake.fetch_add(1, std::memory_order_release);
-  futexWakeAll(memory().wake);
+  wakeAll();
   return Decision::kGo;
 }
 
@@ -102,8 +105,7 @@ void StepGate::stop(uint64_t run, uint32_t step) {
   // A follower may be inside the granted step by now.
   if (before.run == number && before.kind == Kind::kGranted) step = std::max(step, before.step + 1);
   shared.store(pack({number, Kind::kStopped, step}), std::memory_order_release);
-  memory().wake.fetch_add(1, std::memory_order_release);
-  futexWakeAll(memory().wake);
+  wakeAll();
 }
 
 StatusOr<StepGate::Decision> StepGate::decision(uint64_t run, uint32_t step) const {

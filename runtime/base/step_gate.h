@@ -57,6 +57,7 @@ class StepGate {
   struct Memory;
   StepGate(ShmRegion region, Rank rank);
   Memory& memory() const;
+  void wakeAll();
 
   ShmRegion region_;
   Rank rank_;

@@ -37,14 +37,11 @@ Status checkRanks(const Topology& topology, const Locations& locations) {
     }
     const ParallelDegrees& degrees = group.parallel;
     if (degrees.product() == group.ranks()) continue;
-    const auto term = [](const char* name, uint32_t degree) {
-      return std::string(name) + " " + std::to_string(degree);
-    };
+    std::string factors;
+    for (const auto& [name, degree] : named(degrees))
+      factors += (factors.empty() ? "" : " x ") + name + " " + std::to_string(degree);
     return locations.refuse(indexed("groups", i) + ".parallel",
-                            "the degrees " + term("dp", degrees.dp) + " x " + term("cfg", degrees.cfg) + " x " +
-                                term("ring", degrees.ring) + " x " + term("ulysses", degrees.ulysses) + " x " +
-                                term("spatial", degrees.spatial) + " x " + term("pp", degrees.pp) + " x " +
-                                term("tp", degrees.tp) + " make " + std::to_string(degrees.product()) +
+                            "the degrees " + factors + " make " + std::to_string(degrees.product()) +
                                 " ranks, but devices lists " + std::to_string(group.ranks()) +
                                 "; the two must be equal");
   }

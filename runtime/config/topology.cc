@@ -24,14 +24,16 @@ std::string_view toString(Transport transport) {
 }
 
 std::string toString(const ParallelDegrees& degrees) {
-  const std::pair<const char*, uint32_t> all[] = {
-      {"dp", degrees.dp},           {"cfg", degrees.cfg}, {"ring", degrees.ring}, {"ulysses", degrees.ulysses},
-      {"spatial", degrees.spatial}, {"pp", degrees.pp},   {"tp", degrees.tp}};
   std::string text;
-  for (const auto& [name, degree] : all) {
-    if (degree > 1) text += (text.empty() ? "" : " x ") + std::string(name) + " " + std::to_string(degree);
+  for (const auto& [name, degree] : named(degrees)) {
+    if (degree > 1) text += (text.empty() ? "" : " x ") + name + " " + std::to_string(degree);
   }
   return text;
+}
+
+std::vector<std::pair<std::string, uint32_t>> named(const ParallelDegrees& degrees) {
+  return {{"dp", degrees.dp},           {"cfg", degrees.cfg}, {"ring", degrees.ring}, {"ulysses", degrees.ulysses},
+          {"spatial", degrees.spatial}, {"pp", degrees.pp},   {"tp", degrees.tp}};
 }
 
 std::string_view toString(Communication communication) {
@@ -44,6 +46,13 @@ std::string_view toString(Communication communication) {
       return "nccl";
   }
   return "";
+}
+
+std::vector<std::string> Topology::stageNames() const {
+  std::vector<std::string> names;
+  for (const StageSpec& stage : stages)
+    names.push_back(stage.name);
+  return names;
 }
 
 size_t Topology::edgeBetween(size_t link, size_t from, size_t to) const {

@@ -63,6 +63,8 @@ struct ParallelDegrees {
 };
 // "cfg 2 x ulysses 2": those above 1.
 std::string toString(const ParallelDegrees& degrees);
+// By the names of their keys, in the order of the mesh.
+std::vector<std::pair<std::string, uint32_t>> named(const ParallelDegrees& degrees);
 
 // What carries the collectives between a group's ranks. The names are those of c10d's backends.
 enum class Communication {
@@ -235,6 +237,8 @@ struct Topology {
   bool emitsFrames(size_t group) const { return groups[group].place + 1 == stages.size(); }
   // The edge of this link between two groups of its stages.
   size_t edgeBetween(size_t link, size_t from, size_t to) const;
+  // By place in the pipeline.
+  std::vector<std::string> stageNames() const;
   // How long a stage of this group may make no progress, where a job does not say.
   milliseconds stallOf(size_t group) const { return groups[group].stall.value_or(deadlines.stall); }
 };

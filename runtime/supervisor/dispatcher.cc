@@ -90,7 +90,7 @@ void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
 
 void Dispatcher::loseRun(JobRun& run, GroupIndex group, const Status& status) {
   const bool fails_now = !run.outcome;
-  if (!fails_now && !(run.report_time && (absl::IsUnavailable(*run.outcome) || run.of_peer))) return;
+  if (!fails_now && !(run.report_time && run.maybeOfPeer())) return;
   run.returns = returnAfter(run, group);
   run.blamed.reset();
   if (run.returns != JobRun::Return::kDisplaced) run.blamed = group;
@@ -133,8 +133,7 @@ bool Dispatcher::end(const JobId& job, const Status& status) {
 }
 
 Dispatcher::Certainty Dispatcher::certaintyOf(const JobRun& run) const {
-  // Of a peer, perhaps, whose exit is told soon.
-  if (absl::IsUnavailable(*run.outcome) || run.of_peer) return Certainty::kPerhapsConsequence;
+  if (run.maybeOfPeer()) return Certainty::kPerhapsConsequence;
   // A producer's failure goes down the edges, which may be faster than its own answer.
   const bool producer_runs =
       std::any_of(run.stages.begin(), run.stages.begin() + static_cast<ptrdiff_t>(run.failed_at),

@@ -162,12 +162,15 @@ class Dispatcher {
 
   bool hasRoom(const Lane& lane) const;
   EdgeIndex edgeBetween(size_t link, GroupIndex from, GroupIndex to) const;
+  const EdgeLedger& ledgerBetween(size_t link, GroupIndex from, GroupIndex to) const;
   // Whether on each link that leaves the group's stage some group takes what it sends.
   bool feeds(GroupIndex group, const Takes& takes) const;
   // Those from which open edges and groups that serve lead to the end, by group index.
   std::vector<bool> groupsWithWayOn() const;
   // Of the groups that can take a job the one with the least to do; nothing if that one cannot take it at once.
   std::optional<GroupIndex> leastLoaded(size_t place, const Can& can, const Can& at_once) const;
+  // The same of those at the other end of this link's edges from `group`: open ones, at once where there is a credit.
+  std::optional<GroupIndex> consumerOf(GroupIndex group, size_t link, const Can& can) const;
   void bind(JobRun& run, GroupIndex group);
   // Chooses the consumers of what the group will send; false, and none is chosen, while one of them has no credit.
   bool bindConsumers(JobRun& run, GroupIndex group);

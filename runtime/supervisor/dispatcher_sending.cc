@@ -48,12 +48,16 @@ EdgeIndex Dispatcher::edgeBetween(size_t link, GroupIndex from, GroupIndex to) c
   return EdgeIndex(static_cast<uint32_t>(topology_.edgeBetween(link, from.value, to.value)));
 }
 
+const EdgeLedger& Dispatcher::ledgerBetween(size_t link, GroupIndex from, GroupIndex to) const {
+  return ledgers_[edgeBetween(link, from, to).value];
+}
+
 bool Dispatcher::feeds(GroupIndex group, const Takes& takes) const {
   const std::vector<size_t>& outputs = shapes_[lanes_[group.value].place].outputs;
   return std::all_of(outputs.begin(), outputs.end(), [&](size_t link) {
     const std::vector<GroupIndex>& consumers = shapes_[topology_.links[link].to].groups;
     return std::any_of(consumers.begin(), consumers.end(),
-                       [&](GroupIndex to) { return takes(to, ledgers_[edgeBetween(link, group, to).value]); });
+                       [&](GroupIndex to) { return takes(to, ledgerBetween(link, group, to)); });
   });
 }
 
@@ -94,6 +98,12 @@ std::optional<GroupIndex> Dispatcher::leastLoaded(size_t place, const Can& can, 
   return best && at_once(*best) ? best : std::nullopt;
 }
 
+std::optional<GroupIndex> Dispatcher::consumerOf(GroupIndex group, size_t link, const Can& can) const {
+  return leastLoaded(
+      topology_.links[link].to, [&](GroupIndex to) { return can(to) && ledgerBetween(link, group, to).isOpen(); },
+      [&](GroupIndex to) { return ledgerBetween(link, group, to).hasCredit(); });
+}
+
 void Dispatcher::bind(JobRun& run, GroupIndex group) {
   Lane& lane = lanes_[group.value];
   run.stages[lane.place].group = group;
@@ -108,11 +118,7 @@ bool Dispatcher::bindConsumers(JobRun& run, GroupIndex group) {
   for (const size_t link : shapes_[lanes_[group.value].place].outputs) {
     const size_t place = topology_.links[link].to;
     const std::optional<GroupIndex> bound = run.stages[place].group;
-    const auto ledger = [&](GroupIndex to) -> const EdgeLedger& {
-      return ledgers_[edgeBetween(link, group, to).value];
-    };
-    const auto can = [&](GroupIndex to) { return (!bound || to == *bound) && ledger(to).isOpen(); };
-    const auto consumer = leastLoaded(place, can, [&](GroupIndex to) { return ledger(to).hasCredit(); });
+    const auto consumer = consumerOf(group, link, [&](GroupIndex to) { return !bound || to == *bound; });
     if (!consumer) return false;
     if (!bound) chosen.push_back(*consumer);
   }
@@ -132,13 +138,7 @@ bool Dispatcher::canBegin(GroupIndex group, const std::vector<bool>& has_way) co
   if (!isFree(group)) return false;
   const std::vector<size_t>& outputs = shapes_[lane.place].outputs;
   return std::all_of(outputs.begin(), outputs.end(), [&](size_t link) {
-    const auto ledger = [&](GroupIndex to) -> const EdgeLedger& {
-      return ledgers_[edgeBetween(link, group, to).value];
-    };
-    return leastLoaded(
-               topology_.links[link].to, [&](GroupIndex to) { return has_way[to.value] && ledger(to).isOpen(); },
-               [&](GroupIndex to) { return ledger(to).hasCredit(); })
-        .has_value();
+    return consumerOf(group, link, [&](GroupIndex to) { return has_way[to.value]; }).has_value();
   });
 }
 
@@ -157,7 +157,7 @@ std::optional<std::vector<GroupIndex>> Dispatcher::groupsForNext() const {
     const std::vector<size_t>& inputs = shapes_[lanes_[group.value].place].inputs;
     return std::all_of(inputs.begin(), inputs.end(), [&](size_t link) {
       const size_t from = topology_.links[link].from;
-      return !shapes_[from].inputs.empty() || ledgers_[edgeBetween(link, *chosen[from], group).value].hasCredit();
+      return !shapes_[from].inputs.empty() || ledgerBetween(link, *chosen[from], group).hasCredit();
     });
   };
   std::vector<GroupIndex> groups;

@@ -40,7 +40,7 @@ v1::WaitReason Dispatcher::waitReason(const JobId& job, GroupIndex group) const 
   const bool fed = std::all_of(inputs.begin(), inputs.end(), [&](size_t link) {
     const std::vector<GroupIndex>& producers = shapes_[topology_.links[link].from].groups;
     return std::any_of(producers.begin(), producers.end(),
-                       [&](GroupIndex from) { return ledgers_[edgeBetween(link, from, group).value].isOpen(); });
+                       [&](GroupIndex from) { return ledgerBetween(link, from, group).isOpen(); });
   });
   const auto open = [](GroupIndex, const EdgeLedger& ledger) { return ledger.isOpen(); };
   if (!lane.ready || !fed || !feeds(group, open)) return v1::WAIT_REASON_GROUP_NOT_READY;

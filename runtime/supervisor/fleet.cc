@@ -236,15 +236,17 @@ void Fleet::announceReadiness() {
     host_.onFleetFailed(fits);
     return;
   }
-  was_ready_ = true;
   start_failure_ = absl::OkStatus();
-  noteServing();
+  if (!std::exchange(was_ready_, true)) noteServing();
   host_.onFleetReady();
 }
 
 void Fleet::noteServing() {
   for (const auto& group : groups_) {
-    if (serves(group->index()) && serving_.insert(group->index()).second) group->served();
+    const GroupIndex index = group->index();
+    if (serving_.count(index) != 0 || !serves(index)) continue;
+    serving_.insert(index);
+    group->served();
   }
 }
 

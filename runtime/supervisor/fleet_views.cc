@@ -72,7 +72,7 @@ StatusOr<v1::FlightRecords> Fleet::flightRecords(const std::string& name) const 
     v1::GroupRecord& record = *records.add_groups();
     record.set_group(group->spec().name);
     record.set_epoch(group->epoch().value);
-    record.set_ended(group->state() != Group::State::kStarting && group->state() != Group::State::kLoaded);
+    record.set_ended(!group->runs());
     supervisor::fill(*recorder, records.now_ns(), record);
   }
   if (!known) return absl::NotFoundError(fmt::format("there is no group \"{}\"", name));

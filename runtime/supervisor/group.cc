@@ -63,7 +63,7 @@ void Group::launchAll() {
 }
 
 void Group::fail(std::optional<Rank> rank, const Status& cause, const std::string& reason) {
-  if (state_ != State::kStarting && state_ != State::kLoaded) return;
+  if (!runs()) return;
   suspicion_.reset();
   const std::string_view phase = rank ? toString(workers_.at(*rank).phase) : "";
   const bool starting = rank && state_ == State::kStarting && workers_.at(*rank).phase != WorkerPhase::kAbsent;
@@ -89,7 +89,7 @@ void Group::fail(std::optional<Rank> rank, const Status& cause, const std::strin
 }
 
 void Group::suspect(std::optional<Rank> rank, const Status& met, const std::string& reason) {
-  if (state_ != State::kStarting && state_ != State::kLoaded) return;
+  if (!runs()) return;
   if (!suspicion_) suspicion_ = Suspicion{rank, met, reason, deps_.clock.now() + kSuspicionTimeout, {}};
 }
 
@@ -294,7 +294,7 @@ void Group::onExit(Rank rank, const ExitStatus& status, const std::vector<std::s
     if (workers_.all(WorkerPhase::kAbsent)) confirmSuspicion();
     return;
   }
-  if (state_ == State::kStarting || state_ == State::kLoaded) {
+  if (runs()) {
     fail(rank, absl::UnavailableError(describeDeath(phase, status, last_lines)), status.signaled ? "signal" : "exit");
     return;
   }

@@ -73,6 +73,8 @@ class Group {
   GroupIndex index() const { return index_; }
   const config::GroupSpec& spec() const { return deps_.topology.groups[index_.value]; }
   State state() const { return state_; }
+  // Its processes run, and none has failed.
+  bool runs() const { return state_ == State::kStarting || state_ == State::kLoaded; }
   Epoch epoch() const { return epoch_; }
   const Status& lastFailure() const { return last_failure_; }
   uint64_t restarts() const { return restarts_; }

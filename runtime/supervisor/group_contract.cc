@@ -84,19 +84,21 @@ Status checkMethod(const config::Topology& topology, GroupIndex group, const Met
   return wrong.empty() ? absl::OkStatus() : atField(absl::InvalidArgumentError(wrong), "method");
 }
 
+const wire::Method& methodOf(const config::Topology& topology, const std::vector<const Methods*>& methods,
+                             size_t place) {
+  return *find(*methods[place], topology.groups[topology.stages[place].groups.front()].method);
+}
+
 std::optional<MissingInput> findMissingInput(const config::Topology& topology,
                                              const std::vector<const Methods*>& methods) {
-  const auto methodOf = [&](size_t place) -> const wire::Method& {
-    return *find(*methods[place], topology.groups[topology.stages[place].groups.front()].method);
-  };
   for (size_t place = 0; place < topology.stages.size(); ++place) {
     std::vector<std::string> brought;
     for (const config::LinkSpec& link : topology.links) {
       if (link.to != place) continue;
-      const auto& outputs = methodOf(link.from).outputs();
+      const auto& outputs = methodOf(topology, methods, link.from).outputs();
       brought.insert(brought.end(), outputs.begin(), outputs.end());
     }
-    for (const std::string& input : methodOf(place).inputs()) {
+    for (const std::string& input : methodOf(topology, methods, place).inputs()) {
       if (std::find(brought.begin(), brought.end(), input) != brought.end()) continue;
       const std::string why = brought.empty() ? "no edge leads to it; add an edge from a group that returns that"
                                               : fmt::format("its edges bring only: {}", fmt::join(brought, ", "));

@@ -25,8 +25,11 @@ internal::v1::Load loadOf(const config::Topology& topology, GroupIndex group, Ra
 // INVALID_ARGUMENT, with the field "method", names method, output and what to change.
 Status checkMethod(const config::Topology& topology, GroupIndex group, const Methods& methods);
 
-// Whether the edges bring what each stage's method needs. methods: by place of the stage, of any of its groups, each
-// checked. INVALID_ARGUMENT names stage and input.
+// The method that a stage's jobs run. methods: by place of the stage, of any of its groups, each checked.
+const internal::v1::Method& methodOf(const config::Topology& topology, const std::vector<const Methods*>& methods,
+                                     size_t place);
+
+// Whether the edges bring what each stage's method needs. methods: as above. INVALID_ARGUMENT names stage and input.
 struct MissingInput {
   size_t place;
   Status status;

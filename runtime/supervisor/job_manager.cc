@@ -16,13 +16,6 @@
 namespace latentd::supervisor {
 namespace {
 
-std::vector<std::string> stageNames(const config::Topology& topology) {
-  std::vector<std::string> names;
-  for (const config::StageSpec& stage : topology.stages)
-    names.push_back(stage.name);
-  return names;
-}
-
 Clock::TimePoint laterBy(Clock::TimePoint now, std::chrono::milliseconds duration) {
   return Clock::TimePoint::max() - now < duration ? Clock::TimePoint::max() : now + duration;
 }
@@ -37,7 +30,7 @@ JobManager::JobManager(Deps deps)
       log_(getLogger("jobs")),
       queue_(deps_.clock, deps_.topology.queue.length_max, deps_.topology.queue.aging),
       table_(deps_.clock, {deps_.topology.limits.jobs_kept, deps_.topology.limits.job_retention},
-             stageNames(deps_.topology)),
+             deps_.topology.stageNames()),
       traces_(deps_.topology, deps_.clock),
       estimate_(deps_.topology.stages.size()),
       dispatcher_(deps_.topology, deps_.clock, deps_.sink, *this) {}
@@ -199,8 +192,8 @@ void JobManager::cancelAll(const std::string& reason) {
 
 void JobManager::pump() {
   dispatcher_.pump();
-  if (std::exchange(queue_moved_, false)) notifyQueued();
-  if (std::exchange(groups_moved_, false)) notifyRunning();
+  if (std::exchange(queue_moved_, false)) notifyWatched(v1::JOB_STATE_QUEUED);
+  if (std::exchange(groups_moved_, false)) notifyWatched(v1::JOB_STATE_RUNNING);
   deps_.metrics.queue_depth.Set(static_cast<double>(queue_.size()));
   deps_.metrics.running.Set(static_cast<double>(table_.unfinished() - queue_.size()));
 }
@@ -237,17 +230,10 @@ void JobManager::notify(const JobRecord& record) {
   if (watchers_.watched(record.job.id())) watchers_.notify(record.job.id(), snapshot(record));
 }
 
-void JobManager::notifyQueued() {
+void JobManager::notifyWatched(v1::JobState state) {
   for (const JobId& id : watchers_.jobs()) {
     const JobRecord* record = table_.find(id);
-    if (record != nullptr && record->job.state() == v1::JOB_STATE_QUEUED) notify(*record);
-  }
-}
-
-void JobManager::notifyRunning() {
-  for (const JobId& id : dispatcher_.jobs()) {
-    const JobRecord* record = table_.find(id);
-    if (record != nullptr && record->job.state() == v1::JOB_STATE_RUNNING) notify(*record);
+    if (record != nullptr && record->job.state() == state) notify(*record);
   }
 }
 

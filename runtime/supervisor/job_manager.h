@@ -113,8 +113,7 @@ class JobManager final : public DispatcherHost {
   v1::Job snapshot(const JobRecord& record) const;
   void decorate(const JobRecord& record, v1::Job& job) const;
   void notify(const JobRecord& record);
-  void notifyQueued();
-  void notifyRunning();
+  void notifyWatched(v1::JobState state);
   void finish(JobRecord& record, v1::JobState state, const Status& status);
   void recordEnd(const JobRecord& record, const Status& status);
   void expire();

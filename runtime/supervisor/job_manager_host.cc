@@ -1,10 +1,7 @@
 // What the dispatcher asks and tells of jobs.
-#include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
-#include "runtime/base/check.h"
 #include "runtime/supervisor/job_manager.h"
 #include "runtime/supervisor/timestamps.h"
 

@@ -87,6 +87,8 @@ struct JobRun {
   bool of_peer = false;  // the outcome is what a rank met of another, which may tell the cause
   size_t failed_at = 0;  // place in the pipeline of the group that failed; behind all groups: the output
 
+  // Of a peer, perhaps, whose exit is told soon.
+  bool maybeOfPeer() const { return outcome && (absl::IsUnavailable(*outcome) || of_peer); }
   bool cancelled() const { return outcome && outcome->code() == absl::StatusCode::kCancelled; }
 };
 

@@ -9,7 +9,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/state_machine.h"
-#include "runtime/base/status_field.h"
+#include "runtime/supervisor/invalid_field.h"
 #include "runtime/supervisor/limits.h"
 #include "runtime/supervisor/state_name.h"
 #include "runtime/supervisor/timestamps.h"
@@ -29,18 +29,12 @@ constexpr TransitionTable<v1::JobState, 8> kTransitions{{
 }};
 static_assert(isWellFormed(kTransitions));
 
-// Begins with the field's name, as the status does that is about it.
-Status invalidField(std::string_view field, const std::string& rest) {
-  return atField(absl::InvalidArgumentError(fmt::format("{} = {}", field, rest)), field);
-}
-
 StatusOr<uint64_t> parseToken(const std::string& token) {
   uint64_t order = 0;
   const char* end = token.data() + token.size();
   const auto [stopped, error] = std::from_chars(token.data(), end, order);
   if (error != std::errc() || stopped != end) {
-    return invalidField("page_token",
-                        fmt::format("\"{}\": must be the next_page_token of a previous page, or empty", token));
+    return invalidField("page_token", " = \"{}\": must be the next_page_token of a previous page, or empty", token);
   }
   return order;
 }
@@ -54,21 +48,19 @@ bool matches(const v1::ListJobsRequest& request, const v1::Job& job) {
 
 Status checkList(const v1::ListJobsRequest& request) {
   if (request.page_size() > kPageSizeMax) {
-    return invalidField("page_size", fmt::format("{}: must be at most {}; 0 means {}", request.page_size(),
-                                                 kPageSizeMax, kPageSizeDefault));
+    return invalidField("page_size", " = {}: must be at most {}; 0 means {}", request.page_size(), kPageSizeMax,
+                        kPageSizeDefault);
   }
   for (const int state : request.states()) {
     if (v1::JobState_IsValid(state) && state != v1::JOB_STATE_UNSPECIFIED) continue;
-    return invalidField(
-        "states", fmt::format("{}: must be of {} to {}; none means all", state, static_cast<int>(v1::JOB_STATE_QUEUED),
-                              static_cast<int>(v1::JobState_MAX)));
+    return invalidField("states", " = {}: must be of {} to {}; none means all", state,
+                        static_cast<int>(v1::JOB_STATE_QUEUED), static_cast<int>(v1::JobState_MAX));
   }
   using google::protobuf::util::TimeUtil;
   const bool both = request.has_created_after() && request.has_created_before();
   if (both && request.created_before() < request.created_after()) {
-    return invalidField("created_after", fmt::format("{}: must not be later than created_before, {}",
-                                                     TimeUtil::ToString(request.created_after()),
-                                                     TimeUtil::ToString(request.created_before())));
+    return invalidField("created_after", " = {}: must not be later than created_before, {}",
+                        TimeUtil::ToString(request.created_after()), TimeUtil::ToString(request.created_before()));
   }
   return absl::OkStatus();
 }

@@ -11,21 +11,11 @@
 #include "runtime/base/status_field.h"
 #include "runtime/base/utf8.h"
 #include "runtime/config/value.h"
+#include "runtime/supervisor/invalid_field.h"
 #include "runtime/supervisor/limits.h"
 
 namespace latentd::supervisor {
 namespace {
-
-template <class... Args>
-Status invalid(fmt::format_string<Args...> format, Args&&... args) {
-  return absl::InvalidArgumentError(fmt::format(format, std::forward<Args>(args)...));
-}
-
-// The same for one field, which begins the message: "FIELD = ...".
-template <class... Args>
-Status invalidField(std::string_view field, fmt::format_string<Args...> format, Args&&... args) {
-  return atField(invalid("{}{}", field, fmt::format(format, std::forward<Args>(args)...)), field);
-}
 
 // 0 is "unset" in ModelLimits.
 template <class T>

@@ -31,9 +31,7 @@ Supervisor::Supervisor(Deps deps)
                 deps_.loop, deps_.spawner, *this),
       service_(deps_.loop, *this) {
   fleet_.connect(service_, launcher_);
-  std::vector<std::string> stages;
-  for (const config::StageSpec& stage : deps_.topology.stages)
-    stages.push_back(stage.name);
+  const std::vector<std::string> stages = deps_.topology.stageNames();
   job_metrics_.expect(stages);
   for (const config::GroupSpec& group : deps_.topology.groups) {
     worker_metrics_.expect(group.name, group.ranks());

@@ -13,13 +13,6 @@ namespace {
 
 namespace wire = internal::v1;
 
-const wire::Method& methodOf(const config::Topology& topology, const std::vector<const Methods*>& methods,
-                             size_t place) {
-  const std::string& name = topology.groups[topology.stages[place].groups.front()].method;
-  return *std::find_if(methods[place]->begin(), methods[place]->end(),
-                       [&](const wire::Method& method) { return method.name() == name; });
-}
-
 // Collects the one cut of an edge's side.
 class OneCut {
  public:

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/config/findings.h"
 #include "runtime/config/topology.h"
 #include "runtime/supervisor/group_contract.h"
 

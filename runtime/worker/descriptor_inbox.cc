@@ -32,6 +32,11 @@ StatusOr<UniqueFd> DescriptorInbox::take(uint64_t id, Clock::TimePoint deadline)
   }
 }
 
+StatusOr<ShmRegion> DescriptorInbox::takeRegion(uint64_t id) {
+  LATENTD_ASSIGN_OR_RETURN(UniqueFd fd, take(id, std::chrono::steady_clock::now() + kWait));
+  return ShmRegion::map(std::move(fd), 1);
+}
+
 void DescriptorInbox::drop(uint64_t id) {
   MutexLock lock(mutex_);
   find(id);

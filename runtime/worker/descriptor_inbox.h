@@ -1,11 +1,13 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <utility>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/shm_region.h"
 #include "runtime/base/status.h"
 #include "runtime/base/unique_fd.h"
 
@@ -18,9 +20,13 @@ class DescriptorInbox {
  public:
   // One a queued command, and as many again for commands that were cancelled before they took theirs.
   static constexpr size_t kHeldMax = 64;
+  // They are sent before what names them; what can be late is the supervisor's thread.
+  static constexpr std::chrono::seconds kWait{5};
 
   void put(uint64_t id, UniqueFd fd);
   StatusOr<UniqueFd> take(uint64_t id, Clock::TimePoint deadline);
+  // The memory behind one, taken within kWait.
+  StatusOr<ShmRegion> takeRegion(uint64_t id);
   // For a command that will not take its descriptor.
   void drop(uint64_t id);
 

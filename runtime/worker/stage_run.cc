@@ -17,9 +17,6 @@ using internal::v1::WorkerEvent;
 using stages::MethodSpec;
 using stages::TensorTree;
 
-// The descriptor was sent before the command; what can be late is its thread.
-constexpr std::chrono::seconds kDescriptorWait{5};
-
 // Label of latentd_slots_discarded_total.
 std::string_view discardReason(const Status& status) {
   return status.code() == absl::StatusCode::kCancelled ? "cancelled" : "failed";
@@ -169,7 +166,7 @@ Status StageRun::run(const MethodSpec& method) {
 
 Status StageRun::attachFrames(const MethodSpec& method) {
   if (message_.frame_ring_id() != 0) {
-    const Clock::TimePoint deadline = std::chrono::steady_clock::now() + kDescriptorWait;
+    const Clock::TimePoint deadline = std::chrono::steady_clock::now() + DescriptorInbox::kWait;
     LATENTD_ASSIGN_OR_RETURN(UniqueFd ring, environment_.descriptors->take(message_.frame_ring_id(), deadline));
     LATENTD_ASSIGN_OR_RETURN(media::FrameRingWriter writer, media::FrameRingWriter::attach(std::move(ring)));
     RingFrameSink::Options options;

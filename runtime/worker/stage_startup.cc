@@ -48,9 +48,6 @@ double secondsBetween(SteadyTime::time_point from, SteadyTime::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Of what the supervisor sent before Load; what can be late is its thread.
-constexpr std::chrono::seconds kDescriptorWait{5};
-
 mesh::MeshDegrees degreesOf(const internal::v1::Load& load) {
   if (!load.has_degrees()) return {};
   const v1::MeshDegrees& degrees = load.degrees();
@@ -70,9 +67,7 @@ Status waitedInVain(const Status& status) {
 
 StatusOr<std::unique_ptr<mesh::Mesh>> makeMesh(const internal::v1::Load& load, DescriptorInbox& descriptors) {
   const internal::v1::Communication& communication = load.communication();
-  LATENTD_ASSIGN_OR_RETURN(UniqueFd fd,
-                           descriptors.take(communication.flight_recorder_id(), SteadyTime::now() + kDescriptorWait));
-  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, ShmRegion::map(std::move(fd), 1));
+  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, descriptors.takeRegion(communication.flight_recorder_id()));
   LATENTD_ASSIGN_OR_RETURN(FlightRecorder recorder, FlightRecorder::attach(std::move(region), Rank(load.rank())));
   mesh::Mesh::Options options;
   options.degrees = degreesOf(load);

@@ -53,8 +53,7 @@ StatusOr<TensorTree> plainTree(const ArtifactTree& artifact) {
 StatusOr<ArtifactTree> tokensToArtifact(const TensorTree& entry, const std::string& key) {
   LATENTD_ASSIGN_OR_RETURN(const stages::TokenVideo video, stages::tokenVideoOf(entry, key));
   channel::TokenPart part{kTokenDim, {video.grid.frames, video.grid.rows, video.grid.columns}, video.cut, {}};
-  const int64_t unit = video.cut == TokenCut::kRows ? part.grid.frames * part.grid.columns : 1;
-  part.held = {video.begin, video.begin + video.tokens.size(kTokenDim) / unit};
+  part.held = {video.begin, video.begin + video.tokens.size(kTokenDim) / video.unit()};
   LATENTD_ASSIGN_OR_RETURN(ArtifactTree artifact, plainArtifact(stages::withoutPart(entry)));
   return artifact.mapLeaves<TensorView>([&](TensorView view) {
     view.tokens = part;

@@ -24,7 +24,6 @@ constexpr std::chrono::seconds kFatalGrace{5};
 // For the supervisor to end the stream after ours: it may be busy, and nothing depends on it.
 constexpr std::chrono::seconds kStreamEndWait{1};
 constexpr std::chrono::milliseconds kHeartbeatDefault{1000};
-constexpr std::chrono::seconds kDescriptorWait{5};
 // Every wait has a deadline; this one only makes the main thread look again.
 constexpr std::chrono::minutes kLook{1};
 
@@ -103,8 +102,7 @@ StatusOr<StepGate> Worker::makeGate(const internal::v1::Load& load) {
     LATENTD_ASSIGN_OR_RETURN(ShmRegion own, StepGate::createRegion());
     return StepGate::attach(std::move(own), Rank(0));
   }
-  LATENTD_ASSIGN_OR_RETURN(UniqueFd fd, descriptors_.take(load.step_gate_id(), clock_.now() + kDescriptorWait));
-  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, ShmRegion::map(std::move(fd), 1));
+  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, descriptors_.takeRegion(load.step_gate_id()));
   return StepGate::attach(std::move(region), options_.rank);
 }
 
