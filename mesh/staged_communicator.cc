@@ -65,26 +65,30 @@ class StagedCommunicator final : public Communicator {
     const Staged from = copyToHost(std::move(input));
     Staged to = makeStaged(std::move(output));
     finishCopies(device_, deadline);
-    return started(host_->allGather(to.host, from.host, deadline), {std::move(to)});
+    std::unique_ptr<Work> host = host_->allGather(to.host, from.host, deadline);
+    return started(std::move(host), {std::move(to)});
   }
 
   std::unique_ptr<Work> allReduceSum(at::Tensor tensor, Deadline deadline) override {
     Staged staged = copyToHost(std::move(tensor));
     finishCopies(device_, deadline);
-    return started(host_->allReduceSum(staged.host, deadline), {std::move(staged)});
+    std::unique_ptr<Work> host = host_->allReduceSum(staged.host, deadline);
+    return started(std::move(host), {std::move(staged)});
   }
 
   std::unique_ptr<Work> allToAll(at::Tensor output, at::Tensor input, Deadline deadline) override {
     const Staged from = copyToHost(std::move(input));
     Staged to = makeStaged(std::move(output));
     finishCopies(device_, deadline);
-    return started(host_->allToAll(to.host, from.host, deadline), {std::move(to)});
+    std::unique_ptr<Work> host = host_->allToAll(to.host, from.host, deadline);
+    return started(std::move(host), {std::move(to)});
   }
 
   std::unique_ptr<Work> broadcast(at::Tensor tensor, int root, Deadline deadline) override {
     Staged staged = copyToHost(std::move(tensor));
     finishCopies(device_, deadline);
-    return started(host_->broadcast(staged.host, root, deadline), {std::move(staged)});
+    std::unique_ptr<Work> host = host_->broadcast(staged.host, root, deadline);
+    return started(std::move(host), {std::move(staged)});
   }
 
   std::unique_ptr<Work> exchange(std::vector<PeerTensor> sends, std::vector<PeerTensor> receives,
