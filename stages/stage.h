@@ -59,6 +59,10 @@ struct MethodSpec {
   // always, inputs if the edge brings tokens; they may come as a plain tensor as well.
   std::map<std::string, TokenCut> token_inputs;
   std::map<std::string, TokenCut> token_outputs;
+  // Dimensions along which each rank may get a slice of the inputs, or returns one of the outputs, that are plain
+  // tensors: where an edge's consumer_shard_dim and producer_shard_dim say so. None: every rank has them whole.
+  std::vector<int32_t> sliced_input_dims;
+  std::vector<int32_t> sliced_output_dims;
 };
 
 // Where RGB frames of the last stage go, in order. Blocks while the reader is behind.

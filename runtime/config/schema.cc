@@ -249,10 +249,10 @@ void addEdgeKeys(Keys& keys) {
                   "Bytes of unpooled tensors that may wait for their acknowledgement.",
                   into([](const Target& t) -> auto& { return t.edge->spec.unpooled_bytes_max; })});
   keys.push_back({"edges[].producer_shard_dim", integer(0, 7), "", "not sharded: rank 0 publishes",
-                  "Dimension over which the producing ranks hold slices.",
+                  "Dimension over which the producing ranks hold slices, as their stage must.",
                   into([](const Target& t) -> auto& { return t.edge->spec.producer_shard_dim; })});
   keys.push_back({"edges[].consumer_shard_dim", integer(0, 7), "", "not sharded: every rank reads all",
-                  "Dimension over which the consuming ranks read slices.",
+                  "Dimension over which the consuming ranks read slices, which their stage must take.",
                   into([](const Target& t) -> auto& { return t.edge->spec.consumer_shard_dim; })});
 }
 

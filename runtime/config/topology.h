@@ -137,7 +137,7 @@ struct EdgeSpec {
   uint64_t unpooled_bytes_max = 0;
   std::optional<int32_t> producer_shard_dim;  // absent: replicated, rank 0 publishes
   std::optional<int32_t> consumer_shard_dim;  // absent: every rank reads all
-  TokenCuts tokens;                           // shard_dims do not apply to videos in token layout
+  TokenCuts tokens;                           // there are no shard_dims where videos cross in token layout
   Transport transport = Transport::kShm;
   std::string transport_reason;
 };

@@ -70,6 +70,53 @@ StatusOr<config::TokenCuts> cutsOf(const config::Topology& topology, const std::
   return config::TokenCuts{published.value(), read.value()};
 }
 
+// One side of an edge, and what its method says of slices.
+struct SlicedSide {
+  const char* key;
+  std::optional<int32_t> dim;
+  const google::protobuf::RepeatedField<int32_t>& valid;
+  std::string does;   // "denoise.denoise takes"
+  const char* whole;  // what happens without the key
+};
+
+Status checkSide(size_t link, const SlicedSide& side) {
+  if (!side.dim || std::find(side.valid.begin(), side.valid.end(), *side.dim) != side.valid.end()) {
+    return absl::OkStatus();
+  }
+  if (side.valid.empty()) {
+    return refuse(link, side.key,
+                  fmt::format("got {}, but {} no slices, as its group is set up; leave the key out: {}", *side.dim,
+                              side.does, side.whole));
+  }
+  return refuse(link, side.key,
+                fmt::format("got {}, but {} slices along dimension {} alone; give that, or leave the key out: {}",
+                            *side.dim, side.does, fmt::join(side.valid, " or "), side.whole));
+}
+
+// Slices along a dimension that a stage does not know would make another video, or none.
+Status checkSlices(const config::Topology& topology, const std::vector<const Methods*>& methods, size_t index) {
+  const config::LinkSpec& link = topology.links[index];
+  const config::EdgeSpec& edge = topology.edges[link.first_edge];
+  const wire::Method& from = methodOf(topology, methods, link.from);
+  const wire::Method& to = methodOf(topology, methods, link.to);
+  const std::string producer = topology.stages[link.from].name + "." + from.name();
+  const std::string consumer = topology.stages[link.to].name + "." + to.name();
+  const SlicedSide sides[] = {{"producer_shard_dim", edge.producer_shard_dim, from.sliced_output_dims(),
+                               producer + " returns", "rank 0 publishes whole tensors"},
+                              {"consumer_shard_dim", edge.consumer_shard_dim, to.sliced_input_dims(),
+                               consumer + " takes", "every rank reads whole tensors"}};
+  for (const SlicedSide& side : sides) {
+    if (side.dim && !from.token_outputs().empty()) {
+      return refuse(index, side.key,
+                    fmt::format("got {}, but {} returns videos in token layout, which no dimension cuts: the stages "
+                                "of both sides say what each rank holds; leave the key out",
+                                *side.dim, producer));
+    }
+    LATENTD_RETURN_IF_ERROR(checkSide(index, side));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 StatusOr<std::vector<config::TokenCuts>> tokenCuts(const config::Topology& topology,
@@ -77,6 +124,7 @@ StatusOr<std::vector<config::TokenCuts>> tokenCuts(const config::Topology& topol
   std::vector<config::TokenCuts> cuts;
   for (size_t link = 0; link < topology.links.size(); ++link) {
     LATENTD_ASSIGN_OR_RETURN(const config::TokenCuts of_link, cutsOf(topology, methods, link));
+    LATENTD_RETURN_IF_ERROR(checkSlices(topology, methods, link));
     cuts.push_back(of_link);
   }
   return cuts;

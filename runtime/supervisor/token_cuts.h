@@ -6,11 +6,13 @@
 #include "runtime/config/topology.h"
 #include "runtime/supervisor/group_contract.h"
 
-// How videos in token layout cross the edges: nobody configures it, the stages of both sides say it.
+// How the ranks of both sides of an edge divide what crosses it: videos in token layout as the stages say, which nobody
+// configures; plain tensors along the edge's shard dimensions, which the stages have to know.
 namespace latentd::supervisor {
 
 // By link. methods: by place of the stage, each checked. INVALID_ARGUMENT, with the edge's key as its field, where one
-// side returns tokens and the other takes none, or where the tensors of one edge would be cut in different ways.
+// side returns tokens and the other takes none, where the tensors of one edge would be cut in different ways, or where
+// the edge has a shard dimension along which the stage takes or returns no slices, or has one beside tokens.
 StatusOr<std::vector<config::TokenCuts>> tokenCuts(const config::Topology& topology,
                                                    const std::vector<const Methods*>& methods);
 

@@ -127,6 +127,8 @@ internal::v1::Method toProto(const stages::MethodSpec& method) {
     (*proto.mutable_token_inputs())[key] = static_cast<internal::v1::TokenCut>(cut);
   for (const auto& [key, cut] : method.token_outputs)
     (*proto.mutable_token_outputs())[key] = static_cast<internal::v1::TokenCut>(cut);
+  proto.mutable_sliced_input_dims()->Add(method.sliced_input_dims.begin(), method.sliced_input_dims.end());
+  proto.mutable_sliced_output_dims()->Add(method.sliced_output_dims.begin(), method.sliced_output_dims.end());
   return proto;
 }
 

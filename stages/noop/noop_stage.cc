@@ -97,10 +97,16 @@ std::vector<NoopStage::LeafCheck> NoopStage::sumUp() const {
 }
 
 std::vector<MethodSpec> NoopStage::methods() const {
+  // A part of a payload is as good as all of it. Inputs may be another stage's tensors: as many as an edge can name.
+  const std::vector<int32_t> any = {0, 1, 2, 3, 4, 5, 6, 7};
   return {
-      {.name = "source", .outputs = {options_.output_key}},
-      {.name = "relay", .inputs = options_.input_keys, .outputs = {options_.output_key}},
-      {.name = "sink", .inputs = options_.input_keys, .emits_frames = true},
+      {.name = "source", .outputs = {options_.output_key}, .sliced_output_dims = {0}},
+      {.name = "relay",
+       .inputs = options_.input_keys,
+       .outputs = {options_.output_key},
+       .sliced_input_dims = any,
+       .sliced_output_dims = any},
+      {.name = "sink", .inputs = options_.input_keys, .emits_frames = true, .sliced_input_dims = any},
   };
 }
 

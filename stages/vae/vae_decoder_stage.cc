@@ -155,11 +155,10 @@ Status VaeDecoderStage::warmUp() {
 std::vector<MethodSpec> VaeDecoderStage::methods() const {
   // Tiles lie anywhere in an image: ranks that share them need all of it.
   const bool by_rows = sharesImages() && tiling_.height == 0;
-  return {{.name = kDecode,
-           .inputs = {kLatents},
-           .outputs = {},
-           .emits_frames = true,
-           .token_inputs = {{kLatents, by_rows ? TokenCut::kRows : TokenCut::kNone}}}};
+  MethodSpec decode{.name = kDecode, .inputs = {kLatents}, .outputs = {}, .emits_frames = true};
+  decode.token_inputs = {{kLatents, by_rows ? TokenCut::kRows : TokenCut::kNone}};
+  if (by_rows) decode.sliced_input_dims = {kHeightDim};
+  return {std::move(decode)};
 }
 
 StatusOr<TensorTree> VaeDecoderStage::run(const std::string& method, const SamplingParameters& parameters,

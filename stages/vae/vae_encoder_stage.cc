@@ -35,7 +35,9 @@ Status VaeEncoderStage::warmUp() {
 }
 
 std::vector<MethodSpec> VaeEncoderStage::methods() const {
-  return {{.name = kEncode, .inputs = {kVideo}, .outputs = {kLatents}, .emits_frames = false}};
+  MethodSpec encode{.name = kEncode, .inputs = {kVideo}, .outputs = {kLatents}, .emits_frames = false};
+  if (sharesImages()) encode.sliced_input_dims = {kHeightDim};
+  return {std::move(encode)};
 }
 
 Status VaeEncoderStage::checkVideo(const SamplingParameters& parameters, const at::Tensor& video,

@@ -24,6 +24,9 @@ class VaeStage : public Stage {
   uint64_t weightBytes() const override { return model_->weightBytes(); }
 
  protected:
+  // Of [1, channels, T, H, W].
+  static constexpr int32_t kHeightDim = 3;
+
   explicit VaeStage(vae::VaeHalf half) : half_(half) {}
 
   // All of load() but the options.

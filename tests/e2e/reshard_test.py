@@ -59,7 +59,9 @@ class ReshardTest(DaemonCase):
         for name, topology in (("3 ranks of tokens to 2 of rows", demo(RING, ROWS)),
                                ("2 ranks of tokens, twice, to 2 of rows", demo(ULYSSES, ROWS)),
                                ("2 ranks of tokens, twice, to one", demo(ULYSSES, ONE[1])),
-                               ("one to 2 of rows", demo(ONE[0], ROWS))):
+                               ("one to 2 of rows", demo(ONE[0], ROWS)),
+                               ("one to 2 of rows, of which each reads its slice",
+                                demo(ONE[0], ROWS).replace("to: decode.decode", "to: decode.decode, consumer_shard_dim: 3"))):
             with self.subTest(name):
                 video, crossed = self.video(topology)
                 self.assertEqual(video.shape, alone.shape)

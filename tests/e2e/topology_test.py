@@ -71,6 +71,19 @@ def changed(old, new, text=None):
 
 
 DEMO = topologies.demo().replace("{root}", str(ROOT))
+
+
+def sharded(edge, key, *words, denoise="", decode=""):
+    """The demo with a shard dimension on a line of its own in an edge; `denoise` and `decode` are `parallel:` of two ranks."""
+    text = DEMO
+    for stage, degrees in (("wan.denoiser", denoise), ("wan.vae_decoder", decode)):
+        if degrees:
+            text = changed(f"stage: {stage}", f"stage: {stage}, devices: [cpu, cpu], parallel: {{{degrees}}}", text)
+    to = ("denoise.denoise", "decode.decode")[edge]
+    text = changed(f"to: {to}", f"to: {to},\n     {key}", text)
+    return text, text[:text.index(key)].count("\n") + 1, [f"edges[{edge}].{key.split(':')[0]}: got ", "leave the key out", *words]
+
+
 REFUSED_BY_STAGES = [
     (changed("options: {}", "options: {bytez: 5}"), 3, ["groups[0].options.bytez", "first (noop)", "bytez", "bytes_per_frame"]),
     (changed("options: {}", "options: {\n    bytes: many, leaves: 0}"), 4, ["groups[0].options.bytes", "first", "many", "an integer from 1"]),
@@ -88,6 +101,13 @@ REFUSED_BY_STAGES = [
      ["groups[0].communication", "'nccl'", "on the CPU", "gloo or auto"]),
     (changed("frames: 17", "frames: 16", DEMO), DEMO[:DEMO.index("frames: 17")].count("\n") + 1, ["defaults.frames", "16", "13 or 17"]),
     (changed("size: 128x128", "size: 120x128", DEMO), DEMO[:DEMO.index("size: 128x128")].count("\n") + 1, ["defaults.size", "120", "112 or 128"]),
+    sharded(0, "consumer_shard_dim: 1", "got 1", "denoise.denoise takes no slices", "reads whole", denoise="ring: 2"),
+    sharded(0, "producer_shard_dim: 0", "got 0", "text.encode returns no slices", "rank 0 publishes"),
+    sharded(1, "producer_shard_dim: 2", "got 2", "denoise.denoise returns no slices", "rank 0 publishes", denoise="tp: 2"),
+    sharded(1, "consumer_shard_dim: 4", "got 4", "decode.decode takes slices along dimension 3 alone", denoise="cfg: 2", decode="spatial: 2"),
+    sharded(1, "consumer_shard_dim: 3", "got 3", "decode.decode takes no slices"),
+    sharded(1, "consumer_shard_dim: 3", "got 3", "denoise.denoise returns videos in token layout", denoise="ring: 2", decode="spatial: 2"),
+    sharded(1, "producer_shard_dim: 3", "got 3", "denoise.denoise returns videos in token layout", denoise="ring: 2"),
 ]
 
 

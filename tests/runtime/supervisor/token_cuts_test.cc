@@ -81,6 +81,40 @@ TEST_CASE("token_cuts: what does not fit is refused at its edge, with what would
   refuses(greedy, "edges[0].to", {"g1", "\"mask\" along rows"});
 }
 
+TEST_CASE("token_cuts: an edge's shard dimensions are those of its stages", "[supervisor]") {
+  Chain chain;
+  config::EdgeSpec& edge = chain.topology.edges[1];
+  edge.consumer_shard_dim = 1;
+  refuses(chain, "edges[1].consumer_shard_dim", {"got 1", "g2", "takes no slices", "leave the key out"});
+  chain.methods[2].Mutable(0)->add_sliced_input_dims(3);
+  refuses(chain, "edges[1].consumer_shard_dim", {"got 1", "g2", "takes slices along dimension 3 alone"});
+  edge.consumer_shard_dim = 3;
+  CHECK(chain.cuts().ok());
+  edge.producer_shard_dim = 2;
+  refuses(chain, "edges[1].producer_shard_dim", {"got 2", "g1", "returns no slices", "rank 0 publishes"});
+  chain.methods[1].Mutable(0)->add_sliced_output_dims(0);
+  chain.methods[1].Mutable(0)->add_sliced_output_dims(4);
+  refuses(chain, "edges[1].producer_shard_dim", {"got 2", "g1", "returns slices along dimension 0 or 4 alone"});
+  edge.producer_shard_dim = 4;
+  CHECK(chain.cuts().ok());
+  // It is the same once they are loaded.
+  chain.methods[1].Mutable(0)->clear_sliced_output_dims();
+  CHECK(checkTokenCuts(chain.topology, chain.all()).code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("token_cuts: tokens are not cut along a dimension, even one that the stages know", "[supervisor]") {
+  Chain chain;
+  chain.returns(1, {{"latents", wire::TOKEN_CUT_TOKENS}});
+  chain.takes(2, {{"latents", wire::TOKEN_CUT_ROWS}});
+  chain.methods[1].Mutable(0)->add_sliced_output_dims(3);
+  chain.methods[2].Mutable(0)->add_sliced_input_dims(3);
+  chain.topology.edges[1].consumer_shard_dim = 3;
+  refuses(chain, "edges[1].consumer_shard_dim", {"got 3", "g1", "token layout", "leave the key out"});
+  chain.topology.edges[1].producer_shard_dim = 3;
+  chain.topology.edges[1].consumer_shard_dim.reset();
+  refuses(chain, "edges[1].producer_shard_dim", {"got 3", "g1", "token layout"});
+}
+
 TEST_CASE("token_cuts: a loaded stage that says something else is found", "[supervisor]") {
   Chain chain;
   CHECK(checkTokenCuts(chain.topology, chain.all()).ok());

@@ -87,8 +87,20 @@ TEST_CASE("proto conversion: how tokens are cut has the same numbers everywhere"
   CHECK(fromProto(proto).consumer_tokens == TokenCut::kRows);
   const internal::v1::Method method = toProto(stages::MethodSpec{
       .name = "relay", .token_inputs = {{"x", TokenCut::kRows}}, .token_outputs = {{"y", TokenCut::kTokens}}});
+  CHECK(method.sliced_input_dims().empty());
+  CHECK(method.sliced_output_dims().empty());
   CHECK(method.token_inputs().at("x") == internal::v1::TOKEN_CUT_ROWS);
   CHECK(method.token_outputs().at("y") == internal::v1::TOKEN_CUT_TOKENS);
+}
+
+TEST_CASE("proto conversion: a method says along which dimensions it takes and gives slices", "[worker]") {
+  const internal::v1::Method method =
+      toProto(stages::MethodSpec{.name = "relay", .sliced_input_dims = {3, 4}, .sliced_output_dims = {0}});
+  REQUIRE(method.sliced_input_dims_size() == 2);
+  CHECK(method.sliced_input_dims(0) == 3);
+  CHECK(method.sliced_input_dims(1) == 4);
+  REQUIRE(method.sliced_output_dims_size() == 1);
+  CHECK(method.sliced_output_dims(0) == 0);
 }
 
 TEST_CASE("proto conversion: small results are JSON within a bound, and carry no tensor", "[worker]") {

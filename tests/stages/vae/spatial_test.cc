@@ -300,6 +300,7 @@ TEST_CASE("rank of a decoder stage", "[.][child]") {
                                         testing::inputs("latents", rows({1, 1, 3})), inTokens(rows({2, 1, 2}), 5, me)};
   LoadedStage<VaeDecoderStage> decoder(rank);
   CHECK(decoder.stage.methods()[0].token_inputs.at("latents") == TokenCut::kRows);
+  CHECK(decoder.stage.methods()[0].sliced_input_dims == std::vector<int32_t>{3});
   for (const TensorTree& given : ways) {
     decoder.run.events.clear();
     decoder.run.written.clear();
@@ -387,6 +388,7 @@ TEST_CASE("rank that shares tiles", "[.][child]") {
   // Tiles are cut from whole latents.
   const at::Tensor latents = seeded({1, 16, 2, 4, 3});
   CHECK(decoder.stage.methods()[0].token_inputs.at("latents") == TokenCut::kNone);
+  CHECK(decoder.stage.methods()[0].sliced_input_dims.empty());
   const Status part = decoder.decode(latents.narrow(3, 0, 2), testing::jobOf(latents));
   CHECK(part.code() == absl::StatusCode::kInvalidArgument);
 }
