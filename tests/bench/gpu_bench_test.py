@@ -108,6 +108,34 @@ class SpeedTest(unittest.TestCase):
         self.assertEqual(speed.decode_ms(trace([[1]], decode=[800_000, 900_000])), 900)
 
 
+class Run:
+    """As much of a run as figures need."""
+
+    def __init__(self, report, apart):
+        self.report, self.apart = report, apart
+
+
+class GoalTest(InFolder):
+    def test_steps_are_judged_where_ranks_have_a_gpu_each(self):
+        one, two = speed.Times(600, 610, 1000, 10), speed.Times(330, 340, 640, 10)
+        ulysses = topology.spreads(2)[0]
+        apart, shared = Run(self.report(), True), Run(self.report(), False)
+        self.assertEqual(speed.step_row(apart, ulysses, 2, two, one), ["ulysses 2", "330.0 (255)", "340.0", 10, "0.91 (0.88)"])
+        self.assertEqual(speed.decode_row(apart, 2, 640, 1000), [2, "640", "0.78 (0.8)"])
+        self.assertEqual(speed.decode_row(apart, 4, 300, 1000), [4, "300", "0.83"])
+        self.assertEqual([(goal["what"], goal["met"]) for goal in apart.report.content["goals"]],
+                         [("step of ulysses 2, ms", False), ("efficiency of ulysses 2", True), ("efficiency of spatial 2", False)])
+        self.assertEqual(speed.step_row(shared, ulysses, 2, two, one), ["ulysses 2", "330.0", "340.0", 10, "0.91"])
+        self.assertEqual(shared.report.content["goals"], [])
+
+    def test_guidance_has_goals_of_its_own(self):
+        run = Run(self.report(), True)
+        cfg = next(spread for spread in topology.spreads(2) if spread.guided)
+        times = speed.Times(640, 650, 1, 10)
+        self.assertEqual(speed.step_row(run, cfg, 2, times, speed.Times(1200, 1200, 1, 10))[-1], "0.94 (0.92)")
+        self.assertEqual(speed.step_row(run, speed.ONE_GUIDED, 1, times, times)[1], "640.0")
+
+
 class TopologyTest(unittest.TestCase):
     def test_two_ranks_are_spread_in_every_way(self):
         self.assertEqual([spread.parallel for spread in topology.spreads(2)],
@@ -165,10 +193,9 @@ class ComparisonTest(InFolder):
     def test_hand_offs_are_judged_between_gpus_alone(self):
         result = {"bytes": 1 << 20, "latentd": {"p50_us": 40}, "reference": {"p50_us": 500}, "bare program": {"p50_us": 30}}
         for apart, goals in ((True, 2), (False, 0)):
-            report = self.report()
-            run = type("Run", (), {"apart": apart, "report": report})
+            run = Run(self.report(), apart)
             self.assertEqual(handoff.judge(run, result), ["0.08 (0.10)", "1.33 (1.15)"])
-            self.assertEqual([goal["met"] for goal in report.content["goals"]], [True, False][:goals])
+            self.assertEqual([goal["met"] for goal in run.report.content["goals"]], [True, False][:goals])
 
 
 class ChildrenTest(InFolder):

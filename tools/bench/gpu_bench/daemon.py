@@ -10,6 +10,7 @@ from gpu_bench.children import TAIL, Failed
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 READY_SECONDS = 180
 STOP_SECONDS = 30
+REFUSED_CODE = 2  # of latentd: a bad topology
 
 
 def find_programs(folder=None):
@@ -19,6 +20,10 @@ def find_programs(folder=None):
         if (candidate / "latentd").is_file() and (candidate / "latentctl").is_file():
             return candidate.resolve()
     raise Failed(f"no latentd in {', '.join(map(str, candidates))}: bazel build //tools:all, or name its folder with --programs")
+
+
+class Refused(Failed):
+    """latentd does not serve this topology."""
 
 
 class JobFailed(Failed):
@@ -56,7 +61,8 @@ class Daemon:
         end = time.monotonic() + READY_SECONDS
         while not self._ready(ports):
             if self.process.poll() is not None:
-                raise Failed(f"latentd ended with {self.process.returncode} while it started: {self.said()}")
+                kind = Refused if self.process.returncode == REFUSED_CODE else Failed
+                raise kind(f"latentd ended with {self.process.returncode} while it started: {self.said()}")
             if time.monotonic() > end:
                 raise Failed(f"latentd was not ready within {READY_SECONDS} s: {self.said()}")
             time.sleep(0.05)
