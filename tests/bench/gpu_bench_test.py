@@ -1,14 +1,17 @@
 """What tools/bench/multi_gpu makes of what it measured, its children, and the weights that it makes."""
 import contextlib
+import importlib.machinery
+import importlib.util
+import io
 import json
 import math
 import pathlib
 import struct
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools" / "bench"), str(ROOT / "tests" / "bench")]
@@ -16,7 +19,9 @@ import numpy
 import random_checkpoint
 import torch
 from gpu_bench import checks, collectives, handoff, speed, topology, videos
+from gpu_bench import run as bench_run
 from gpu_bench.children import Children, Failed
+from gpu_bench.daemon import Refused
 from gpu_bench.report import Report, efficiency, meets, text_table
 
 
@@ -134,6 +139,26 @@ class GoalTest(InFolder):
         times = speed.Times(640, 650, 1, 10)
         self.assertEqual(speed.step_row(run, cfg, 2, times, speed.Times(1200, 1200, 1, 10))[-1], "0.94 (0.92)")
         self.assertEqual(speed.step_row(run, speed.ONE_GUIDED, 1, times, times)[1], "640.0")
+
+
+    def test_a_split_that_is_not_served_is_a_failure_of_two_ranks_only(self):
+        run, times = Run(self.report(), True), speed.Times(600, 610, 1000, 10)
+        one = {speed.PLAIN: times, speed.GUIDED: times}
+        for raised, ranks, cell, broken in ((Refused("heads"), 8, "not served", 0), (Refused("heads"), 2, "not served", 1),
+                                            (Failed("died"), 8, "failed", 1)):
+            found = speed.Found([], {1: 1000}, [])
+            with unittest.mock.patch.object(speed, "spread_out", side_effect=raised):
+                speed.measure_spread(run, None, topology.spreads(ranks)[0], ranks, one, found)
+            self.assertEqual((found.rows[0][1], len(found.broken), found.decodes), (cell, broken, {1: 1000}))
+
+
+class VisibleDevicesTest(unittest.TestCase):
+    def test_a_suite_sees_the_named_gpus_first_and_no_others(self):
+        run = bench_run.Run(*[None] * 8)
+        for seen, devices, expected in (("", ["cuda:1", "cuda:0"], "1,0"), ("4,5,6", ["cuda:2", "cuda:0"], "6,4"),
+                                        ("", ["cuda:0", "cuda:0"], "0")):
+            with unittest.mock.patch.dict("os.environ", {"CUDA_VISIBLE_DEVICES": seen}):
+                self.assertEqual(run.visible_devices(devices), {"CUDA_VISIBLE_DEVICES": expected})
 
 
 class TopologyTest(unittest.TestCase):
@@ -254,12 +279,24 @@ class CheckpointTest(InFolder):
 
 
 class CommandLineTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        loader = importlib.machinery.SourceFileLoader("multi_gpu", str(ROOT / "tools/bench/multi_gpu"))
+        cls.program = importlib.util.module_from_spec(importlib.util.spec_from_loader("multi_gpu", loader))
+        loader.exec_module(cls.program)
+
     def test_bad_arguments_are_refused_with_what_would_be_right(self):
         for arguments, words in ((["--devices", "tpu:0"], "expected cuda:0,cuda:1 or cpu,cpu"),
                                  (["--devices", "cpu,cuda:0"], "not both"), (["--only", "speed"], "throughput")):
-            result = subprocess.run([sys.executable, ROOT / "tools/bench/multi_gpu", *arguments], capture_output=True, text=True, timeout=120)
-            self.assertEqual(result.returncode, 2)
-            self.assertIn(words, result.stderr)
+            said = io.StringIO()
+            with self.assertRaises(SystemExit) as refused, contextlib.redirect_stderr(said):
+                self.program.arguments_of(arguments)
+            self.assertEqual(refused.exception.code, 2)
+            self.assertIn(words, said.getvalue())
+
+    def test_ranks_share_a_device_that_is_named_alone(self):
+        self.assertEqual(self.program.arguments_of(["--devices", "cuda:3"]).devices, ["cuda:3", "cuda:3"])
+        self.assertEqual(self.program.arguments_of(["--devices", "cuda:1,cuda:0,cuda:2"]).devices, ["cuda:1", "cuda:0", "cuda:2"])
 
 
 if __name__ == "__main__":
