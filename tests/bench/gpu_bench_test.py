@@ -25,6 +25,13 @@ from gpu_bench.daemon import Refused
 from gpu_bench.report import Report, efficiency, meets, text_table
 
 
+def load_program():
+    loader = importlib.machinery.SourceFileLoader("multi_gpu", str(ROOT / "tools/bench/multi_gpu"))
+    program = importlib.util.module_from_spec(importlib.util.spec_from_loader("multi_gpu", loader))
+    loader.exec_module(program)
+    return program
+
+
 class InFolder(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -150,6 +157,26 @@ class GoalTest(InFolder):
             with unittest.mock.patch.object(speed, "spread_out", side_effect=raised):
                 speed.measure_spread(run, None, topology.spreads(ranks)[0], ranks, one, found)
             self.assertEqual((found.rows[0][1], len(found.broken), found.decodes), (cell, broken, {1: 1000}))
+
+
+class SideBySideTest(InFolder):
+    def test_one_task_fails_alone_whatever_it_raises(self):
+        run = bench_run.Run(*[None] * 4, self.report(), *[None] * 3)
+
+        def fails(error):
+            raise error
+        results = run.side_by_side({"a": lambda: 1, "b": lambda: fails(Failed("known")), "c": lambda: fails(KeyError("x")), "d": lambda: 2})
+        self.assertEqual((results["a"], str(results["b"]), results["d"]), (1, "known", 2))
+        self.assertIsInstance(results["c"], Failed)
+        self.assertTrue(str(results["c"]).startswith("KeyError: 'x'\n"))
+
+    def test_a_part_that_breaks_is_reported_and_the_next_one_runs(self):
+        run = bench_run.Run(*[None] * 4, self.report(), *[None] * 3)
+        program = load_program()
+        program.run_part(run, "steps", lambda: {}["absent"])
+        program.run_part(run, "throughput", lambda: None)
+        self.assertEqual(run.report.failures(), ["steps: KeyError: 'absent'"])
+        self.assertEqual(list(json.loads((self.folder / "report.json").read_text())["parts"]), ["steps", "throughput"])
 
 
 class VisibleDevicesTest(unittest.TestCase):
@@ -279,24 +306,18 @@ class CheckpointTest(InFolder):
 
 
 class CommandLineTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        loader = importlib.machinery.SourceFileLoader("multi_gpu", str(ROOT / "tools/bench/multi_gpu"))
-        cls.program = importlib.util.module_from_spec(importlib.util.spec_from_loader("multi_gpu", loader))
-        loader.exec_module(cls.program)
-
     def test_bad_arguments_are_refused_with_what_would_be_right(self):
         for arguments, words in ((["--devices", "tpu:0"], "expected cuda:0,cuda:1 or cpu,cpu"),
                                  (["--devices", "cpu,cuda:0"], "not both"), (["--only", "speed"], "throughput")):
             said = io.StringIO()
             with self.assertRaises(SystemExit) as refused, contextlib.redirect_stderr(said):
-                self.program.arguments_of(arguments)
+                load_program().arguments_of(arguments)
             self.assertEqual(refused.exception.code, 2)
             self.assertIn(words, said.getvalue())
 
     def test_ranks_share_a_device_that_is_named_alone(self):
-        self.assertEqual(self.program.arguments_of(["--devices", "cuda:3"]).devices, ["cuda:3", "cuda:3"])
-        self.assertEqual(self.program.arguments_of(["--devices", "cuda:1,cuda:0,cuda:2"]).devices, ["cuda:1", "cuda:0", "cuda:2"])
+        self.assertEqual(load_program().arguments_of(["--devices", "cuda:3"]).devices, ["cuda:3", "cuda:3"])
+        self.assertEqual(load_program().arguments_of(["--devices", "cuda:1,cuda:0,cuda:2"]).devices, ["cuda:1", "cuda:0", "cuda:2"])
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ def job_of(run):
 
 # ---- peers ------------------------------------------------------------------------------------------------------
 
-def peers(run):
-    """What latentd makes of these devices: how a tensor goes from one to the other; text."""
-    producer, consumer = run.devices[0], run.devices[-1]
+def peer(run, consumer):
+    """What latentd makes of the first device and this one: how a tensor goes from one to the other."""
+    producer = run.devices[0]
     text = topology.pipeline(SMALL_MODEL, [producer], [consumer], [producer])
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(text)
@@ -40,6 +40,10 @@ def peers(run):
         plan = json.loads(run.children.output([run.programs / "latentd", "--config", file.name, "--check", "--json"], 120))
     edge = plan["edges"][0]
     return f"{edge['transport']}: {edge['transport_reason']}"
+
+
+def peer_tasks(run):
+    return {f"{run.devices[0]} to {device}": lambda device=device: peer(run, device) for device in dict.fromkeys(run.devices[1:])}
 
 
 # ---- suites -----------------------------------------------------------------------------------------------------
@@ -293,7 +297,7 @@ def checks(run, parts):
     with tempfile.TemporaryDirectory(prefix="ld") as name:
         folder = pathlib.Path(name)
         plain = {"suites": suite_tasks(run) if "suites" in parts else {},
-                 "peers": {f"{run.devices[0]} to {run.devices[-1]}": lambda: peers(run)} if "peers" in parts else {}}
+                 "peers": peer_tasks(run) if "peers" in parts else {}}
         spreads = {case.name: case for case in spread_cases(run)} if "parity" in parts else {}
         several = {"kills": kill_tasks(run, folder) if "kills" in parts else {},
                    "files": file_tasks(run, folder) if "files" in parts else {}}

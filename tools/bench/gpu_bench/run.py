@@ -4,6 +4,8 @@ import dataclasses
 import os
 import pathlib
 import re
+import time
+import traceback
 
 from gpu_bench import topology
 from gpu_bench.children import Children, Failed
@@ -14,6 +16,12 @@ CORES_PER_DAEMON = 4  # three to five workers, which are busy only while they lo
 DAEMONS_MAX = 6       # of a GPU that they share: contexts take turns
 
 SMALL_MODEL = ROOT / "configs" / "moving-shapes"
+
+
+def unexpected():
+    """Of the exception that is being handled: it in one line, and where it comes from."""
+    text = traceback.format_exc().rstrip()
+    return f"{text.splitlines()[-1]}\n{text}"
 
 
 @dataclasses.dataclass
@@ -66,7 +74,12 @@ class Run:
 
     def _one(self, name, task):
         self.report.say(f"  {name} ...")
+        started = time.monotonic()
         try:
             return task()
         except Failed as failure:
             return failure
+        except Exception:  # whatever it is, the other tasks go on
+            return Failed(unexpected())
+        finally:
+            self.report.say(f"  {name}: {time.monotonic() - started:.0f} s")
