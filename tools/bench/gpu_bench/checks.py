@@ -135,7 +135,7 @@ def dtypes_of(run):
 def alone_cases(run):
     """What everything else is compared with."""
     first = run.devices[:1]
-    return [Case(f"one rank, {dtype}", dtype, topology.pipeline(SMALL_MODEL, first, first, first, dtype, threads=2))
+    return [Case(f"one rank, {dtype}", dtype, topology.pipeline(SMALL_MODEL, first, first, first, dtype, threads=1))
             for dtype in dtypes_of(run)]
 
 
@@ -158,9 +158,9 @@ def cases_of(devices, dtype, where, communication, tiny):
         return [Case(f"{spread.name}, {spatial.name}, {where}, {dtype}", dtype, text, "denoise", communication)]
     spreads = topology.spreads(ranks)
     found = [Case(f"{spread.name}, {where}, {dtype}", dtype,
-                  topology.pipeline(SMALL_MODEL, first, devices, last, dtype, spread, threads=2), "denoise", communication)
+                  topology.pipeline(SMALL_MODEL, first, devices, last, dtype, spread, threads=1), "denoise", communication)
              for spread in spreads]
-    text = topology.pipeline(SMALL_MODEL, first, first, devices, dtype, decode_spread=spatial, threads=2)
+    text = topology.pipeline(SMALL_MODEL, first, first, devices, dtype, decode_spread=spatial, threads=1)
     return [*found, Case(f"{spatial.name}, {where}, {dtype}", dtype, text, "decode", communication)]
 
 
@@ -262,7 +262,7 @@ def kill_retried(run, text, folder):
 def kill_tasks(run, folder):
     where, devices, _ = placements(run)[0]
     text = topology.pipeline(SMALL_MODEL, devices[:1], devices[:2], devices[-1:], "float32",
-                             topology.Spread("ulysses 2", "ulysses: 2"), threads=2)
+                             topology.Spread("ulysses 2", "ulysses: 2"), threads=1)
     tasks = {f"kill ranks, {where}": lambda: kill_ranks(run, text, folder)}
     if not run.tiny:
         tasks[f"kill with retry, {where}"] = lambda: kill_retried(run, text, folder)
