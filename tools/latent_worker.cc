@@ -22,6 +22,7 @@ namespace {
 
 // The codes of worker::WorkerExit.
 constexpr const char* kFooter =
+    "SIGTERM and SIGINT are told to latentd: it replaces the group, or drains if it was sent one too.\n\n"
     "Exit codes: 0 told to end; 1 no supervisor, or the stage did not start; 2 bad command line; 3 latentd is gone;\n"
     "4 did not end within its grace; 5 latentd took no events for too long.";
 

@@ -28,6 +28,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/event_loop.h"
 #include "runtime/base/log.h"
+#include "runtime/base/signal_filter.h"
 #include "runtime/base/status.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/base/version.h"
@@ -183,13 +184,18 @@ class SignalWatch {
     signal(SIGXFSZ, SIG_IGN);
   }
 
-  SignalWatch(EventLoop& loop, std::function<void()> on_signal) : loop_(loop) {
+  // Readable once one of them has come, which it stays until it is read.
+  static UniqueFd open() {
     const sigset_t set = signals();
-    fd_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    return UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+
+  SignalWatch(EventLoop& loop, std::function<void()> on_signal) : loop_(loop), fd_(open()) {
     auto watched = loop.watch(fd_.get(), EPOLLIN, [this, on_signal = std::move(on_signal)](uint32_t) {
       signalfd_siginfo info{};
-      while (read(fd_.get(), &info, sizeof(info)) == sizeof(info))
-        on_signal();
+      while (read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
+        if (filter_.counts(static_cast<int>(info.ssi_signo), std::chrono::steady_clock::now())) on_signal();
+      }
     });
     if (watched.ok()) watch_ = *watched;
   }
@@ -207,6 +213,7 @@ class SignalWatch {
 
   EventLoop& loop_;
   UniqueFd fd_;
+  SignalFilter filter_;
   EventLoop::Watch watch_;
 };
 
@@ -324,7 +331,7 @@ Exit exitOf(const Status& status) { return absl::IsInvalidArgument(status) ? Exi
 // Only its configuration: nothing is started but the worker program's own check.
 int check(config::Topology topology, bool json, const std::string& worker) {
   ChildSpawner spawner(environmentOf());
-  const StatusOr<config::Findings> findings = supervisor::preflight(topology, spawner, worker);
+  const StatusOr<config::Findings> findings = supervisor::preflight(topology, spawner, worker, -1);
   if (!findings.ok()) return fail(exitOf(findings.status()), findings.status());
   config::settle(*findings, topology);
   std::printf("%s\n", (json ? checkJson(topology, *findings) : checkText(topology, *findings)).c_str());
@@ -364,7 +371,12 @@ int run(int argc, char** argv) {
     return failLogged(Exit::kFailed, raised, topology->log);
   }
   ChildSpawner spawner(environmentOf());
-  const StatusOr<config::Findings> findings = supervisor::preflight(*topology, spawner, *worker);
+  const UniqueFd interrupt = SignalWatch::open();
+  const StatusOr<config::Findings> findings = supervisor::preflight(*topology, spawner, *worker, interrupt.get());
+  if (absl::IsCancelled(findings.status())) {
+    getLogger("latentd")->info("ended: {}", messageOf(findings.status()));
+    return static_cast<int>(Exit::kOrderly);
+  }
   if (!findings.ok()) return failLogged(exitOf(findings.status()), findings.status(), topology->log);
   if (const Status present = supervisor::checkDevices(*topology, *findings); !present.ok()) {
     return failLogged(Exit::kUsage, present, topology->log);

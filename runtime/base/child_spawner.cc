@@ -32,6 +32,7 @@ struct Image {
   int first_free_fd = 3;  // above every target number
   int marked_fds = 0;
   pid_t parent = 0;
+  sigset_t blocked;
   uint64_t data_bytes_max = 0;
 };
 
@@ -51,6 +52,9 @@ Image makeImage(const ChildSpec& spec, const std::vector<std::string>& base_envi
   Image image;
   image.parent = getpid();
   image.data_bytes_max = spec.data_bytes_max;
+  sigemptyset(&image.blocked);
+  for (const int signal_number : spec.blocked_signals)
+    sigaddset(&image.blocked, signal_number);
   image.fds.push_back({null_fd, STDIN_FILENO});
   if (output_fd >= 0) {
     image.fds.push_back({output_fd, STDOUT_FILENO});
@@ -89,14 +93,12 @@ Image makeImage(const ChildSpec& spec, const std::vector<std::string>& base_envi
   _exit(127);
 }
 
-void resetSignals() {
+void resetSignals(const sigset_t& blocked) {
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
   for (int number = 1; number < NSIG; ++number)
     sigaction(number, &action, nullptr);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
+  sigprocmask(SIG_SETMASK, &blocked, nullptr);
 }
 
 void closeAllOnExec(int marked_fds) {
@@ -112,7 +114,7 @@ void closeAllOnExec(int marked_fds) {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) failChild(error_fd);
   if (getppid() != image.parent) _exit(127);
   if (setpgid(0, 0) != 0) failChild(error_fd);
-  resetSignals();
+  resetSignals(image.blocked);
   for (ChildSpec::InheritedFd& entry : image.fds) {
     entry.fd = fcntl(entry.fd, F_DUPFD_CLOEXEC, image.first_free_fd);
     if (entry.fd < 0) failChild(error_fd);

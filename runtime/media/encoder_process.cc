@@ -1,5 +1,6 @@
 #include "runtime/media/encoder_process.h"
 
+#include <signal.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -27,6 +28,8 @@ StatusOr<std::unique_ptr<EncoderProcess>> EncoderProcess::start(ChildSpawner& sp
   spec.arguments = std::move(arguments);
   // For libimagequant, which gains nothing from more, and whose palettes depend on the number.
   spec.environment = {"OMP_NUM_THREADS=1"};
+  // When it ends is for the daemon to say; a service manager sends its own signals to every process.
+  spec.blocked_signals = {SIGINT, SIGTERM};
   for (size_t i = 0; i < descriptors.size(); ++i) {
     spec.inherit.push_back({descriptors[i], kFirstDescriptor + static_cast<int>(i)});
   }

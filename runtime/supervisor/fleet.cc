@@ -48,6 +48,11 @@ void Fleet::suspect(GroupIndex group, const Status& met) {
   groups_[group.value]->suspect(std::nullopt, met, "recycle");
 }
 
+void Fleet::disregardSignals() {
+  for (const auto& group : groups_)
+    group->disregardSignals();
+}
+
 // ---- commands -------------------------------------------------------------------------------------------------
 
 void Fleet::send(WorkerId worker, wire::WorkerCommand command) {
@@ -126,6 +131,8 @@ void Fleet::route(WorkerId worker, const wire::WorkerEvent& event) {
     case wire::WorkerEvent::kHeartbeat:
       onHeartbeat(worker, event.heartbeat());
       return host_.onWorkReport(worker, event);
+    case wire::WorkerEvent::kSignalled:
+      return group.onSignalled(worker.rank, event.signalled().signal_number());
     case wire::WorkerEvent::kFatal:
       return group.onFatal(worker.rank, event.fatal());
     case wire::WorkerEvent::kFailed: {

@@ -65,6 +65,8 @@ class Fleet final : public CommandSink,
   void recycle(GroupIndex group, const Status& cause);
   // The same once it is known that nothing else of the group was the cause: a rank met something of another.
   void suspect(GroupIndex group, const Status& met);
+  // The daemon was sent a signal to end: those that its workers get are of the same sender.
+  void disregardSignals();
   bool allReady() const;
   // What is not ready, for /readyz and for the one who waits. The first time every group must be; later one of each
   // stage's replicas is enough.

@@ -67,6 +67,7 @@ void Group::fail(std::optional<Rank> rank, const Status& cause, const std::strin
   suspicion_.reset();
   const std::string_view phase = rank ? toString(workers_.at(*rank).phase) : "";
   const bool starting = rank && state_ == State::kStarting && workers_.at(*rank).phase != WorkerPhase::kAbsent;
+  signal_.reset();
   last_failure_ = annotate(cause, (rank ? nameOf(*rank) : spec().name) + (starting ? fmt::format(", {}", phase) : ""));
   log_->error("{}", messageOf(last_failure_));
   deps_.metrics.restarts.with(spec().name, reason).Increment();
@@ -124,12 +125,20 @@ void Group::allReaped() {
 }
 
 Clock::TimePoint Group::nextDeadline() const {
-  if (suspicion_) return suspicion_->until;
-  return state_ == State::kBackingOff ? *next_start_ : Clock::TimePoint::max();
+  Clock::TimePoint next = state_ == State::kBackingOff ? *next_start_ : Clock::TimePoint::max();
+  if (suspicion_) next = std::min(next, suspicion_->until);
+  if (signal_) next = std::min(next, signal_->until);
+  return next;
 }
 
 void Group::onTimer() {
-  if (suspicion_ && suspicion_->until <= deps_.clock.now()) confirmSuspicion();
+  const Clock::TimePoint now = deps_.clock.now();
+  if (signal_ && signal_->until <= now) {
+    const ExitStatus by_signal{.signaled = true, .value = signal_->number};
+    const WorkerPhase phase = workers_.at(signal_->rank).phase;
+    fail(signal_->rank, absl::UnavailableError(describeDeath(phase, by_signal, {})), "signal");
+  }
+  if (suspicion_ && suspicion_->until <= now) confirmSuspicion();
   if (state_ == State::kBackingOff && *next_start_ <= deps_.clock.now()) start();
 }
 
@@ -267,6 +276,16 @@ void Group::countOperations(Rank rank) {
   const std::string label = std::to_string(rank.value);
   deps_.metrics.mesh_operations.with(spec().name, label)
       .Increment(static_cast<double>(now.operations - counted.operations));
+void Group::onSignalled(Rank rank, int signal_number) {
+  if (!runs() || !signals_count_ || signal_) return;
+  signal_ = SentSignal{rank, signal_number, deps_.clock.now() + kDaemonSignalTimeout};
+}
+
+void Group::disregardSignals() {
+  signals_count_ = false;
+  signal_.reset();
+}
+
   deps_.metrics.mesh_bytes.with(spec().name, label).Increment(static_cast<double>(now.bytes_sent - counted.bytes_sent));
   counted = now;
 }

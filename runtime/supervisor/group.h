@@ -96,6 +96,10 @@ class Group {
   void onReady(Rank rank, const internal::v1::Ready& ready);
   void onFatal(Rank rank, const internal::v1::Fatal& fatal);
   void onHeartbeat(Rank rank) { countOperations(rank); }
+  // Somebody wants this rank gone: its group is lost as by a kill, unless the daemon is sent a signal too.
+  void onSignalled(Rank rank, int signal_number);
+  // The daemon was sent one and drains: those of its workers are of the same sender.
+  void disregardSignals();
   // A rank that waited in vain for another does not know for which: adds who that is, and the deadline's key.
   void explain(internal::v1::StageFailed& failed) const;
   void onExit(Rank rank, const ExitStatus& status, const std::vector<std::string>& last_lines);
@@ -107,8 +111,8 @@ class Group {
   void served() { restart_policy_.served(); }
 
   // ---- time
-  // The latest time there is unless it backs off or is suspected: until its processes are reaped, no timer brings it
-  // further.
+  // The latest time there is unless it backs off, is suspected or was sent a signal: until its processes are reaped, no
+  // timer brings it further.
   Clock::TimePoint nextDeadline() const;
   void onTimer();
 
@@ -127,6 +131,12 @@ class Group {
 
   internal::v1::WorkerCommand loadCommand(Rank rank) const;
   Status makeShared();
+  struct SentSignal {
+    Rank rank;
+    int number;
+    Clock::TimePoint until;
+  };
+
   void confirmSuspicion();
   void logRecords() const;
   // Into the metrics, what has come since the last time.
@@ -154,4 +164,6 @@ class Group {
   std::optional<Clock::TimePoint> next_start_;
 };
 
+  std::optional<SentSignal> signal_;
+  bool signals_count_ = true;
 }  // namespace latentd::supervisor

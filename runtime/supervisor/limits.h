@@ -46,6 +46,10 @@ constexpr std::chrono::milliseconds kCauseTimeout{500};
 // cause by the group's end.
 constexpr std::chrono::milliseconds kSuspicionTimeout = kCauseTimeout / 2;
 
+// Who ends a service sends the signal to each of its processes, one after the other: for so long one that a worker got
+// waits for the daemon's own, which makes it a drain.
+constexpr std::chrono::milliseconds kDaemonSignalTimeout{250};
+
 // How long an API thread waits for the supervisor's loop. The loop never waits for a worker, so only a stopped or
 // overloaded process takes longer, and then the caller is better told.
 constexpr std::chrono::seconds kLoopAnswerTimeout{10};

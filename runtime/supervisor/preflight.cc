@@ -144,12 +144,12 @@ void fillLimits(const config::Topology& topology, const JobLimits& merged, confi
 }  // namespace
 
 StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpawner& spawner,
-                                     const std::string& worker_binary) {
+                                     const std::string& worker_binary, int interrupt_fd) {
   wire::PreflightRequest request;
   for (const GroupIndex group : firstReplicas(topology))
     *request.add_groups() = loadOf(topology, group, Rank(0));
   LATENTD_ASSIGN_OR_RETURN(const wire::PreflightResult result,
-                           runPreflight(spawner, worker_binary, request, topology.deadlines.load));
+                           runPreflight(spawner, worker_binary, request, topology.deadlines.load, interrupt_fd));
   LATENTD_RETURN_IF_ERROR(checkGroups(topology, result));
 
   config::Findings findings;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -44,19 +45,21 @@ bool takeOutput(int fd, std::string& output) {
   }
 }
 
-// The exit; nothing past the deadline. Reads along, so that a full pipe stops nobody.
-std::optional<ExitStatus> waitForExit(ChildProcess& child, std::string& output, Deadline deadline) {
+// DEADLINE_EXCEEDED or CANCELLED while it still runs. Reads along, so that a full pipe stops nobody.
+StatusOr<ExitStatus> waitForExit(ChildProcess& child, std::string& output, Deadline deadline, int interrupt_fd) {
   bool open = true;
   while (true) {
     if (open) open = takeOutput(child.outputFd(), output);
     if (const std::optional<ExitStatus> status = child.tryReap()) {
       if (open) takeOutput(child.outputFd(), output);
-      return status;
+      return *status;
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return std::nullopt;
-    pollfd waited[]{{child.pidFd(), POLLIN, 0}, {child.outputFd(), POLLIN, 0}};
-    ::poll(waited, open ? 2 : 1, static_cast<int>(left.count()));
+    if (left.count() <= 0) return absl::DeadlineExceededError("no answer");
+    // poll() passes over a descriptor of -1.
+    pollfd waited[]{{child.pidFd(), POLLIN, 0}, {open ? child.outputFd() : -1, POLLIN, 0}, {interrupt_fd, POLLIN, 0}};
+    ::poll(waited, std::size(waited), static_cast<int>(left.count()));
+    if (waited[2].revents != 0) return absl::CancelledError("interrupted while the topology was checked");
   }
 }
 
@@ -69,7 +72,8 @@ std::string printed(std::string output) {
 }  // namespace
 
 StatusOr<wire::PreflightResult> runPreflight(ChildSpawner& spawner, const std::string& worker_binary,
-                                             const wire::PreflightRequest& request, std::chrono::milliseconds timeout) {
+                                             const wire::PreflightRequest& request, std::chrono::milliseconds timeout,
+                                             int interrupt_fd) {
   const Deadline deadline = std::chrono::steady_clock::now() + timeout;
   LATENTD_ASSIGN_OR_RETURN(const UniqueFd question, memoryFile("latentd-preflight-request"));
   LATENTD_ASSIGN_OR_RETURN(const UniqueFd answer, memoryFile("latentd-preflight-result"));
@@ -81,11 +85,13 @@ StatusOr<wire::PreflightResult> runPreflight(ChildSpawner& spawner, const std::s
   spec.arguments = {"--preflight", std::to_string(kRequestFd), std::to_string(kResultFd)};
   spec.environment = {"OMP_WAIT_POLICY=PASSIVE", "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1"};
   spec.inherit = {{question.get(), kRequestFd}, {answer.get(), kResultFd}};
+  spec.blocked_signals = {SIGINT, SIGTERM};  // the daemon's to hear
   LATENTD_ASSIGN_OR_RETURN(ChildProcess child, spawner.spawn(spec));
   std::string output;
-  const std::optional<ExitStatus> exit = waitForExit(child, output, deadline);
+  const StatusOr<ExitStatus> exit = waitForExit(child, output, deadline, interrupt_fd);
   const std::string what = "checking the topology with " + worker_binary;
-  if (!exit) {
+  if (absl::IsCancelled(exit.status())) return exit.status();
+  if (!exit.ok()) {
     return absl::DeadlineExceededError(fmt::format("{}: no answer within {:g} s (deadlines.load){}", what,
                                                    std::chrono::duration<double>(timeout).count(), printed(output)));
   }

@@ -1,6 +1,7 @@
 #include "runtime/supervisor/process_launcher.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -44,6 +45,8 @@ ChildSpec ProcessLauncher::childSpec(WorkerId worker, Epoch epoch, int lifeline_
   spec.environment = {"OMP_WAIT_POLICY=PASSIVE", fmt::format("OMP_NUM_THREADS={}", group.threads),
                       fmt::format("MKL_NUM_THREADS={}", group.threads)};
   spec.inherit = {{lifeline_fd, kLifelineFd}};
+  // It reads them, and one that comes before it can waits for it.
+  spec.blocked_signals = {SIGINT, SIGTERM};
   spec.data_bytes_max = group.memory_bytes_max.value_or(0);
   return spec;
 }

@@ -239,6 +239,7 @@ void Supervisor::advanceShutdown() {
     if (shutdown_.phase() == Shutdown::Phase::kCancelling) {
       if (!jobs_.idle()) log_->info("cancelling what did not finish in time: {} unfinished", jobs_.unfinished());
       jobs_.cancelAll("cancelled because the daemon shuts down");
+  fleet_.disregardSignals();
     } else {
       fleet_.shutDown(shutdown_.workerGrace(), [this] { end(absl::OkStatus()); });
     }

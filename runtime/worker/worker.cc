@@ -18,8 +18,6 @@ using internal::v1::WorkerEvent;
 
 // The supervisor listens before it starts workers, so that only a machine under load makes this long.
 constexpr std::chrono::seconds kConnectWait{10};
-// Of a worker that a signal ends; the supervisor gives its own grace in Shutdown.
-constexpr std::chrono::seconds kSignalGrace{5};
 constexpr std::chrono::seconds kFatalGrace{5};
 // For the supervisor to end the stream after ours: it may be busy, and nothing depends on it.
 constexpr std::chrono::seconds kStreamEndWait{1};
@@ -43,15 +41,16 @@ void Worker::leave(WorkerExit exit, const std::string& why) {
 }
 
 WorkerExit Worker::run() {
-  if (const Status status = connect(); !status.ok()) {
-    getLogger("worker")->error("{}", messageOf(status));
-    return WorkerExit::kStartFailed;
-  }
+  // Before there is a stream: nothing may go before it, and a signal is told at any time.
   WorkerEvent event;
   event.mutable_register_()->set_group(options_.group);
   event.mutable_register_()->set_rank(options_.rank.value);
   event.mutable_register_()->set_pid(::getpid());
   events_.post(std::move(event));
+  if (const Status status = connect(); !status.ok()) {
+    getLogger("worker")->error("{}", messageOf(status));
+    return WorkerExit::kStartFailed;
+  }
   const End end = waitForEnd();
   takeDown(end);
   return end.exit;
@@ -61,8 +60,9 @@ Status Worker::connect() {
   Lifeline::Handlers lifeline;
   lifeline.on_supervisor_lost = [this] { leave(WorkerExit::kSupervisorLost, "the supervisor's process ended"); };
   lifeline.on_signal = [this](int number) {
-    getLogger("worker")->info("signal {}: ending", number);
-    requestEnd({WorkerExit::kDone, kSignalGrace});
+    WorkerEvent event;
+    event.mutable_signalled()->set_signal_number(number);
+    events_.post(std::move(event));
   };
   LATENTD_ASSIGN_OR_RETURN(UniqueFd socket, duplicateFd(options_.lifeline.get()));
   LATENTD_ASSIGN_OR_RETURN(lifeline_,

@@ -22,7 +22,7 @@ namespace latentd::worker {
 
 // How a worker process ends, as its exit code.
 enum class WorkerExit : int {
-  kDone = 0,            // told to shut down, or SIGTERM
+  kDone = 0,            // told to shut down
   kStartFailed = 1,     // no control stream, or the stage did not start; Fatal says why
   kUsage = 2,           // the command line
   kSupervisorLost = 3,  // its process ended, or it ended the stream
@@ -39,7 +39,7 @@ struct WorkerOptions {
 };
 
 // One rank: connects to the supervisor, loads the stage that it is told, runs commands until it is told to stop, and
-// never outlives its supervisor.
+// never outlives its supervisor. A signal to end is told to the supervisor, which knows what it means.
 //
 //   thread         does
 //   main           waits for the end, then takes everything down

@@ -125,7 +125,7 @@ class ChaosTest(unittest.TestCase):
             for kill in range(ARGUMENTS.kills):
                 wait_until(lambda: time.monotonic() > end - ARGUMENTS.seconds * (1 - (kill + 1) / (ARGUMENTS.kills + 1)), 600, "time of the kill")
                 pid, _ = wait_until(lambda: rng.choice(daemon.workers() or [None]), 60, "a worker to kill")
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, rng.choice((signal.SIGKILL, signal.SIGTERM)))
             self.join(threads)
             self.assertEqual(tally.errors, [])
             ends = {job_id: end_of(client.wait(job_id, timeout=120)) for job_id in tally.ids}

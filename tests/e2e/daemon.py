@@ -1,5 +1,6 @@
 """A whole latentd in a folder of its own, for tests: starts it on free ports, waits until it is ready, and proves at the
 end that nothing of it is left."""
+import contextlib
 import os
 import pathlib
 import resource
@@ -149,6 +150,13 @@ class Daemon:
         if check and result.returncode != 0:
             raise AssertionError(f"latentctl {arguments}: exit {result.returncode}\n{result.stdout}{result.stderr}\n{self.log()[-4000:]}")
         return result
+
+    def signal_everything(self, number):
+        """To every process, workers and encoders first, as a service manager does that does not look at who belongs to whom."""
+        pids = [pid for pid, _ in processes(str(self.folder)) if pid != self.process.pid]
+        for pid in [*pids, self.process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def stop(self, seconds=60):
         """One Ctrl-C; the exit code."""

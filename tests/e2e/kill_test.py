@@ -5,7 +5,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 import unittest
 
@@ -176,31 +175,6 @@ class KillTest(DaemonCase):
         self.assertNotEqual(result.returncode, 0)
         self.assertIn(str(daemon.process.pid), result.stderr + result.stdout)
         self.expect_next_succeeds()
-
-    def test_one_ctrl_c_drains(self):
-        daemon = self.run_daemon(topologies.noop(relay="step_ms: 100, steps: 10"))
-        job = self.client.submit()
-        self.client.watch_until(job.id, stage_runs(1))
-        ended = []
-        watcher = threading.Thread(target=lambda: ended.append(self.client.wait(job.id)))
-        watcher.start()
-        self.assertEqual(daemon.stop(), 0)
-        for said in ("may finish for 5 s, then are cancelled", "ended within 10 s", "ended\n"):
-            self.assertIn(said, daemon.log())
-        watcher.join(60)
-        self.assertEqual(ended[0].state, SUCCEEDED)
-
-    def test_a_second_ctrl_c_kills(self):
-        daemon = self.run_daemon(topologies.noop(relay="step_ms: 60000, steps: 10"))
-        job = self.client.submit()
-        self.client.watch_until(job.id, lambda job: job.state == api.JOB_STATE_RUNNING)
-        daemon.process.send_signal(signal.SIGINT)
-        wait_until(lambda: "shutting down" in daemon.log(), 30, "the first is seen")
-        start = time.monotonic()
-        daemon.process.send_signal(signal.SIGINT)
-        self.assertEqual(daemon.process.wait(30), 3)
-        self.assertLess(time.monotonic() - start, 3 * slack())
-        daemon.assert_nothing_left()
 
 
 def cpu_seconds(pid):

@@ -3,6 +3,7 @@ import copy
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
-from daemon import Daemon, find_binary, slack
+from daemon import Daemon, find_binary, slack, wait_until
 
 ONE = "groups:\n  - {name: a, stage: noop, method: sink}\n"
 TWO = "groups: [{name: a, stage: noop}, {name: b, stage: noop}]\n"
@@ -246,6 +247,19 @@ class SurroundingsTest(unittest.TestCase):
     def test_the_ports_file_is_there_while_it_serves(self):
         with Daemon(topologies.noop()) as daemon:
             ports = daemon.folder / "ports"
+    def test_interrupted_while_the_topology_is_checked(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            program = self.script('#!/bin/sh\ntouch "$LATENTD_TEST/checking"\nexec sleep 1000\n')
+            daemon = Daemon(topologies.noop(), flags={"--worker-binary": program})
+            daemon.launch()
+            try:
+                wait_until((daemon.folder / "checking").exists, 60, "the check is under way")
+                daemon.signal_everything(number)
+                self.assertEqual(daemon.process.wait(10), 0, daemon.log())
+                daemon.assert_nothing_left()
+            finally:
+                daemon.clean_up()
+
             config = urllib.request.urlopen(f"http://{daemon.http}/config", timeout=30).read().decode()
             self.assertIn(f"API {daemon.grpc}, HTTP {daemon.http}", config)
             self.assertIn("frames 5, size 32x32", config)

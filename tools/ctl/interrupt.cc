@@ -39,10 +39,7 @@ void Interrupt::setHandler(std::function<void(int)> handler) {
 }
 
 void Interrupt::deliver(int signal_number) {
-  const Clock::TimePoint now = clock_.now();
-  const auto [counted, first] = counted_.try_emplace(signal_number, now);
-  if (!first && now - counted->second < kSameSignal) return;
-  counted->second = now;
+  if (!filter_.counts(signal_number, clock_.now())) return;
   MutexLock held(mutex_);
   if (!handler_) std::_Exit(128 + signal_number);
   handler_(signal_number);

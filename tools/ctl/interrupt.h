@@ -3,11 +3,11 @@
 #include <chrono>
 #include <csignal>
 #include <functional>
-#include <map>
 #include <thread>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/signal_filter.h"
 #include "runtime/base/unique_fd.h"
 
 namespace latentd::ctl {
@@ -23,11 +23,8 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  // What a terminal, `timeout` and the like send to the process and again to its group is one signal to a person.
-  static constexpr std::chrono::milliseconds kSameSignal{300};
-
-  // The handler gets the signal's number, once a signal; the same one again within kSameSignal does not count. Null:
-  // none. Returns when no call of the old one runs.
+  // The handler gets the number of each signal that counts (SignalFilter). Null: none. Returns when no call of the old
+  // one runs.
   void setHandler(std::function<void(int)> handler);
 
  private:
@@ -40,8 +37,8 @@ class Interrupt {
   UniqueFd stop_;
   Mutex mutex_;
   std::function<void(int)> handler_ GUARDED_BY(mutex_);
-  std::map<int, Clock::TimePoint> counted_;  // by number: when it counted last; its own thread's
-  std::thread thread_;                       // last: it uses all of the above
+  SignalFilter filter_;  // its own thread's
+  std::thread thread_;   // last: it uses all of the above
 };
 
 }  // namespace latentd::ctl

@@ -86,7 +86,8 @@ int main(int argc, char** argv) {
     sigaction(SIGTERM, nullptr, &action);
     sigset_t blocked;
     sigprocmask(SIG_SETMASK, nullptr, &blocked);
-    return say(action.sa_handler == SIG_DFL && sigismember(&blocked, SIGTERM) == 0 ? "default" : "changed"), 0;
+    if (action.sa_handler != SIG_DFL) return say("changed"), 0;
+    return say(sigismember(&blocked, SIGTERM) == 0 ? "default" : "blocked"), 0;
   }
   if (mode == "allocate") return std::calloc(std::strtoull(argv[2], nullptr, 10), 1) == nullptr ? 3 : 0;
   return 64;

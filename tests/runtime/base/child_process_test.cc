@@ -167,6 +167,9 @@ TEST_CASE("child_process: own process group, default signals, environment over t
   };
   CHECK(output(helper({"group"})) == "1");
   CHECK(output(helper({"term-default"})) == "default");
+  ChildSpec blocking = helper({"term-default"});
+  blocking.blocked_signals = {SIGINT, SIGTERM};
+  CHECK(output(blocking) == "blocked");
   ChildSpec overridden = helper({"environment", "SECOND"});
   overridden.environment = {"SECOND=own"};
   CHECK(output(overridden) == "own");

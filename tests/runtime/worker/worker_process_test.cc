@@ -132,11 +132,6 @@ TEST_CASE("worker process: ends with its supervisor, and by SIGTERM", "[worker][
   int code = 3;
   SECTION("the inherited socket ends") { worker.closeLifeline(); }
   SECTION("the stream ends") { supervisor.stopServer(); }
-  SECTION("SIGTERM") {
-    REQUIRE(worker.process.signal(SIGTERM).ok());
-    CHECK(codeOf(worker.end("a")) == Code::kCancelled);
-    code = 0;
-  }
   SECTION("the grace period is over before a step is") {
     ScriptedWorker& slow =
         supervisor.startReady({.group = "slow", .options = {{"step_ms", "60000"}, {"allocate_bytes", "1000000000"}}});
@@ -149,6 +144,20 @@ TEST_CASE("worker process: ends with its supervisor, and by SIGTERM", "[worker][
     code = 0;
   }
   CHECK(worker.exit().value == code);
+}
+
+TEST_CASE("worker process: tells of a signal to end, and goes on", "[worker][process]") {
+  ScriptedSupervisor supervisor;
+  ScriptedWorker& worker = supervisor.startReady({.options = {{"steps", "20"}, {"step_ms", "20"}}});
+  worker.run(noopCommand("a", "source", 0, 0, 0));
+  worker.wait(isProgress);
+  for (const int number : {SIGTERM, SIGINT}) {
+    REQUIRE(worker.process.signal(number).ok());
+    worker.wait([number](const Event& event) { return event.signalled().signal_number() == number; });
+  }
+  worker.wait([](const Event& event) { return event.progress().step() == 20; });
+  worker.shutdown();
+  CHECK(worker.exit().value == 0);
 }
 
 // ---- two workers and the channel between them ---------------------------------------------------------------

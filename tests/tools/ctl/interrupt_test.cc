@@ -40,7 +40,7 @@ TEST_CASE("latentctl: the same signal again at once is one signal, later or anot
   interrupt.setHandler([&](int number) { counted.add(number); });
   ::kill(::getpid(), SIGINT);
   CHECK(counted.waitFor(1) == std::vector<int>{SIGINT});
-  clock.advance(Interrupt::kSameSignal - std::chrono::milliseconds(1));
+  clock.advance(SignalFilter::kSameSignal - std::chrono::milliseconds(1));
   ::kill(::getpid(), SIGINT);   // to the process group, as `timeout -s INT` does
   ::kill(::getpid(), SIGTERM);  // read after it: the lower number comes first
   CHECK(counted.waitFor(2) == std::vector<int>{SIGINT, SIGTERM});
