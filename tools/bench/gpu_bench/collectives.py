@@ -51,4 +51,4 @@ def collectives(run):
     if void:
         notes.append(f"Not reproduced, so void on this machine (off by more than {REPRODUCED:.0%}): {'; '.join(void)}.")
     run.report.table("collectives", "Collectives of two ranks through torch, p50 in ms",
-                     ["what", "here", "elsewhere", "reproduced"], rows, notes)
+                     ["what", "here", "elsewhere", "reproduced"], rows, notes, figures=found)

@@ -59,7 +59,7 @@ def show(run, results):
              "that two processes can do."]
     notes += [] if run.apart else ["Producer and consumer share a GPU here; the goals are for two."]
     run.report.table("handoff", f"Hand-off of one tensor from {run.devices[0]} to {run.devices[1]}, p50 / p95 in microseconds",
-                     ["size", *names, "latentd/reference (goal)", "latentd/bare (goal)"], rows, notes, results=results)
+                     ["size", *names, "latentd/reference (goal)", "latentd/bare (goal)"], rows, notes, figures=results)
 
 
 def judge(run, result):

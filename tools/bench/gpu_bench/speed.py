@@ -124,8 +124,9 @@ def measured_spreads(run, ranks):
 
 def steps(run, model):
     one = alone(run, model)
-    found = Found([step_row(run, topology.ONE, 1, one[PLAIN], one[PLAIN]), step_row(run, ONE_GUIDED, 1, one[GUIDED], one[GUIDED])],
-                  {1: one[PLAIN].decode_ms}, [])
+    found = Found()
+    found.add(run, topology.ONE, 1, one[PLAIN], one[PLAIN])
+    found.add(run, ONE_GUIDED, 1, one[GUIDED], one[GUIDED])
     try:
         for ranks in topology.rank_counts(run.devices):
             for spread in measured_spreads(run, ranks):
@@ -136,11 +137,17 @@ def steps(run, model):
         raise Failed("\n".join(found.broken))
 
 
-@dataclasses.dataclass
 class Found:
-    rows: list
-    decodes: dict  # by number of ranks, the best
-    broken: list
+    """What was measured so far."""
+
+    def __init__(self):
+        self.rows, self.figures, self.broken = [], [], []
+        self.decodes = {}  # by number of ranks, the best
+
+    def add(self, run, spread, ranks, times, base):
+        self.rows.append(step_row(run, spread, ranks, times, base))
+        self.figures.append({"topology": spread.name, "ranks": ranks, "guided": spread.guided, **dataclasses.asdict(times)})
+        self.decodes[ranks] = min(self.decodes.get(ranks, times.decode_ms), times.decode_ms)
 
 
 ONE_GUIDED = topology.Spread("one rank, guided", guided=True)
@@ -157,8 +164,7 @@ def measure_spread(run, model, spread, ranks, one, found):
         found.rows.append([spread.name, "failed", "", "", ""])
         found.broken.append(f"{spread.name}: {failure}")
     else:
-        found.rows.append(step_row(run, spread, ranks, times, one[GUIDED if spread.guided else PLAIN]))
-        found.decodes[ranks] = min(found.decodes.get(ranks, times.decode_ms), times.decode_ms)
+        found.add(run, spread, ranks, times, one[GUIDED if spread.guided else PLAIN])
 
 
 def with_goal(run, what, value, relation, goal, digits):
@@ -192,9 +198,10 @@ def show(run, found):
     notes = ["From the end of one step to the end of the next; an unguided step is one forward pass, a guided one two. "
              "Efficiency: time of one rank / (ranks x time). Goals in brackets.", *void(run)]
     run.report.table("steps", f"Denoise step, {size}, by topology", ["topology", "step p50 ms", "p95", "steps", "efficiency"],
-                     found.rows, notes)
+                     found.rows, notes, figures=found.figures)
     rows = [decode_row(run, ranks, ms, found.decodes[1]) for ranks, ms in found.decodes.items()]
-    run.report.table("steps", f"VAE decode, {size}, ranks share its height", ["ranks", "ms (best)", "efficiency"], rows, void(run))
+    run.report.table("steps", f"VAE decode, {size}, ranks share its height", ["ranks", "ms (best)", "efficiency"], rows, void(run),
+                     figures=found.decodes)
 
 
 def void(run):
@@ -243,6 +250,7 @@ def throughput(run, model):
     rows = [[f"{size}: {sizes[size]['frames']} frames {sizes[size]['size']}", *(f"{rates[size, way]:.1f}" for way in names),
              f"{rates[size, names[0]] / rates[size, names[1]]:.2f}"] for size in sizes]
     run.report.table("throughput", f"Jobs a minute, {jobs} jobs at once, {steps_of} guided steps each, on two devices",
-                     ["size", *names, "ratio"], rows, void(run))
+                     ["size", *names, "ratio"], rows, void(run),
+                     figures=[{"size": size, "way": way, "jobs_per_minute": rate} for (size, way), rate in rates.items()])
 
 
