@@ -23,7 +23,7 @@ Status checkDim(std::string_view field, const std::optional<int32_t>& dim) {
 }
 
 Status checkCut(std::string_view field, TokenCut cut) {
-  if (cut <= TokenCut::kRows) return absl::OkStatus();
+  if (cut <= kTokenCutMax) return absl::OkStatus();
   return makeStatus(absl::StatusCode::kInvalidArgument, "channel " + std::string(field) + " is " +
                                                             std::to_string(static_cast<int>(cut)) +
                                                             ", not none (0), tokens (1) or rows (2)");

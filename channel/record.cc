@@ -21,8 +21,8 @@ StatusOr<SlotRef> parsePlace(const v1::PooledPlace& place, const ChannelSpec& sp
 }
 
 StatusOr<TokenPart> parseTokenPart(const v1::TokenPart& message, const TensorDesc& desc) {
-  if (message.cut() > static_cast<uint32_t>(TokenCut::kRows)) {
-    return outOfBounds("token cut", message.cut(), static_cast<uint64_t>(TokenCut::kRows));
+  if (message.cut() > static_cast<uint32_t>(kTokenCutMax)) {
+    return outOfBounds("token cut", message.cut(), static_cast<uint64_t>(kTokenCutMax));
   }
   const TokenPart part{message.dim(),
                        {message.frames(), message.rows(), message.columns()},

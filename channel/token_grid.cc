@@ -110,9 +110,9 @@ Status checkTokenPart(const TokenPart& part, const std::vector<int64_t>& shape) 
     return refuse("the grid is " + toString(part.grid) + "; frames, rows and columns are 1 or more and at most " +
                   std::to_string(kTensorBytesMax) + " tokens together");
   }
-  if (part.cut > TokenCut::kRows)
+  if (part.cut > kTokenCutMax)
     return refuse("cut is " + std::to_string(static_cast<int>(part.cut)) + ", which is none");
-  const int64_t extent = part.cut == TokenCut::kRows ? part.grid.rows : part.grid.tokens();
+  const int64_t extent = part.grid.extent(part.cut);
   const bool inside = part.held.begin >= 0 && part.held.begin <= part.held.end && part.held.end <= extent;
   if (!inside || (part.cut == TokenCut::kNone && part.held.size() != extent)) {
     return refuse("it holds " + text(part.held) + " of " + std::to_string(extent) +

@@ -19,6 +19,8 @@ struct TokenGrid {
   int64_t columns = 0;
 
   int64_t tokens() const { return frames * rows * columns; }
+  // Of what a cut counts: rows, or tokens.
+  int64_t extent(TokenCut cut) const { return cut == TokenCut::kRows ? rows : tokens(); }
   friend bool operator==(const TokenGrid&, const TokenGrid&) = default;
 };
 std::string toString(const TokenGrid& grid);  // "21 x 30 x 52"

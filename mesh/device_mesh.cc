@@ -1,50 +1,14 @@
 #include "mesh/device_mesh.h"
 
-#include <algorithm>
-#include <string>
-
 #include "runtime/base/check.h"
 
 namespace latentd::mesh {
 
-std::string_view toString(MeshDim dim) {
-  switch (dim) {
-    case MeshDim::kDataParallel:
-      return "dp";
-    case MeshDim::kCfg:
-      return "cfg";
-    case MeshDim::kRing:
-      return "ring";
-    case MeshDim::kUlysses:
-      return "ulysses";
-    case MeshDim::kSpatial:
-      return "spatial";
-    case MeshDim::kPipeline:
-      return "pp";
-    case MeshDim::kTensorParallel:
-      return "tp";
-  }
-  return "?";
-}
-
-uint32_t MeshDegrees::of(MeshDim dim) const {
-  switch (dim) {
-    case MeshDim::kDataParallel:
-      return dp;
-    case MeshDim::kCfg:
-      return cfg;
-    case MeshDim::kRing:
-      return ring;
-    case MeshDim::kUlysses:
-      return ulysses;
-    case MeshDim::kSpatial:
-      return spatial;
-    case MeshDim::kPipeline:
-      return pp;
-    case MeshDim::kTensorParallel:
-      return tp;
-  }
-  return 1;
+std::string toString(const std::vector<MeshCoordinate>& place) {
+  std::string text;
+  for (const MeshCoordinate& coordinate : place)
+    text += (text.empty() ? "" : ", ") + std::string(toString(coordinate.dim)) + " " + std::to_string(coordinate.index);
+  return text;
 }
 
 DeviceMesh::DeviceMesh(const std::array<uint32_t, kDims>& degrees, uint32_t world_size)
@@ -58,20 +22,15 @@ DeviceMesh::DeviceMesh(const std::array<uint32_t, kDims>& degrees, uint32_t worl
 
 StatusOr<DeviceMesh> DeviceMesh::make(const MeshDegrees& degrees, uint32_t world_size) {
   std::array<uint32_t, kDims> all{};
-  uint64_t product = 1;
-  std::string text;
   for (const MeshDim dim : kMeshDims) {
-    const uint32_t degree = all[index(dim)] = degrees.of(dim);
-    text += (text.empty() ? "" : " x ") + std::string(toString(dim)) + " " + std::to_string(degree);
-    if (degree == 0) {
-      return makeStatus(absl::StatusCode::kInvalidArgument,
-                        "degree " + std::string(toString(dim)) + " is 0: 1 switches a dimension off");
-    }
-    product = std::min<uint64_t>(product * degree, UINT32_MAX);  // far above any world size, and no overflow
+    all[index(dim)] = degrees.of(dim);
+    if (degrees.of(dim) != 0) continue;
+    return absl::InvalidArgumentError("degree " + std::string(toString(dim)) + " is 0: 1 switches a dimension off");
   }
-  if (product != world_size) {
-    return makeStatus(absl::StatusCode::kInvalidArgument, "the degrees " + text + " make " + std::to_string(product) +
-                                                              " ranks, the group has " + std::to_string(world_size));
+  if (degrees.product() != world_size || world_size == UINT32_MAX) {
+    return absl::InvalidArgumentError("the degrees " + fullText(degrees) + " make " +
+                                      std::to_string(degrees.product()) + " ranks, the group has " +
+                                      std::to_string(world_size));
   }
   return DeviceMesh(all, world_size);
 }
@@ -79,6 +38,14 @@ StatusOr<DeviceMesh> DeviceMesh::make(const MeshDegrees& degrees, uint32_t world
 uint32_t DeviceMesh::coordinate(Rank rank, MeshDim dim) const {
   LATENTD_CHECK(rank.value < world_size_, "a rank beyond the group");
   return rank.value / strides_[index(dim)] % degree(dim);
+}
+
+std::vector<MeshCoordinate> DeviceMesh::place(Rank rank) const {
+  std::vector<MeshCoordinate> place;
+  for (const MeshDim dim : kMeshDims) {
+    if (degree(dim) > 1) place.push_back({dim, coordinate(rank, dim)});
+  }
+  return place;
 }
 
 uint32_t DeviceMesh::sequenceCoordinate(Rank rank) const {

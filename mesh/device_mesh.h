@@ -2,44 +2,27 @@
 
 #include <array>
 #include <cstdint>
-#include <string_view>
+#include <string>
 #include <vector>
 
+#include "runtime/base/mesh_degrees.h"
 #include "runtime/base/status.h"
 #include "runtime/base/strong_id.h"
 
 namespace latentd::mesh {
 
-// Dimensions of a group's mesh, outermost first: neighbours along the last one have adjacent ranks, and those exchange
-// most. SP is the two dimensions ring and ulysses together; a VAE, which has no sequence, is cut into height shards
-// along spatial instead.
-enum class MeshDim {
-  kDataParallel,
-  kCfg,
-  kRing,
-  kUlysses,
-  kSpatial,
-  kPipeline,
-  kTensorParallel,
-};
-inline constexpr std::array kMeshDims{
-    MeshDim::kDataParallel, MeshDim::kCfg,      MeshDim::kRing,           MeshDim::kUlysses,
-    MeshDim::kSpatial,      MeshDim::kPipeline, MeshDim::kTensorParallel,
-};
-std::string_view toString(MeshDim dim);  // "dp", "cfg", "ring", "ulysses", "spatial", "pp", "tp"
+using latentd::kMeshDims;
+using latentd::MeshDegrees;
+using latentd::MeshDim;
+using latentd::toString;
 
-// Degree of each dimension; 1 switches it off.
-struct MeshDegrees {
-  uint32_t dp = 1;
-  uint32_t cfg = 1;
-  uint32_t ring = 1;
-  uint32_t ulysses = 1;
-  uint32_t spatial = 1;
-  uint32_t pp = 1;
-  uint32_t tp = 1;
-
-  uint32_t of(MeshDim dim) const;
+// Where a rank is along one dimension.
+struct MeshCoordinate {
+  MeshDim dim;
+  uint32_t index;
 };
+// "cfg 0, ulysses 1"; empty without any.
+std::string toString(const std::vector<MeshCoordinate>& place);
 
 // Which rank is where in a group, and who shares what with whom. The only place that turns ranks into coordinates:
 // models and strategies ask, and never build lists of ranks. A value type; pure arithmetic.
@@ -54,6 +37,8 @@ class DeviceMesh {
   uint32_t sequenceDegree() const { return degree(MeshDim::kRing) * degree(MeshDim::kUlysses); }
 
   uint32_t coordinate(Rank rank, MeshDim dim) const;
+  // Along the dimensions of more than one rank.
+  std::vector<MeshCoordinate> place(Rank rank) const;
   // Position along the sequence: ring outside, ulysses inside.
   uint32_t sequenceCoordinate(Rank rank) const;
 

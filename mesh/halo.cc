@@ -1,22 +1,11 @@
 #include "mesh/halo.h"
 
-#include <ATen/ops/empty.h>
-
 #include <utility>
 #include <vector>
 
 #include "runtime/base/check.h"
 
 namespace latentd::mesh {
-
-at::Tensor HaloExchange::dense(Buffer buffer, const at::Tensor& rows) {
-  const auto bytes = static_cast<int64_t>(rows.nbytes());
-  at::Tensor& memory = buffers_[buffer];
-  if (!memory.defined() || memory.numel() < bytes || memory.device() != rows.device()) {
-    memory = at::empty({bytes}, rows.options().dtype(at::kByte));
-  }
-  return memory.narrow(0, 0, bytes).view(rows.scalar_type()).view(rows.sizes());
-}
 
 void HaloExchange::fill(const at::Tensor& padded, int64_t dim, int64_t above, int64_t below) {
   const int64_t rows = padded.size(dim) - above - below;
@@ -29,13 +18,13 @@ void HaloExchange::fill(const at::Tensor& padded, int64_t dim, int64_t above, in
   std::vector<PeerTensor> sends;
   std::vector<PeerTensor> receives;
   const auto send = [&](int peer, Buffer buffer, const at::Tensor& own) {
-    sends.push_back({peer, dense(buffer, own).copy_(own)});
+    sends.push_back({peer, bufferFor(buffer, own).copy_(own)});
   };
   // The rank above lacks this one's first rows below it, the rank below this one's last rows above it.
   if (has_above && below > 0) send(rank - 1, kToAbove, padded.narrow(dim, above, below));
   if (has_below && above > 0) send(rank + 1, kToBelow, padded.narrow(dim, rows, above));
-  if (has_above && above > 0) receives.push_back({rank - 1, dense(kFromAbove, upper_halo)});
-  if (has_below && below > 0) receives.push_back({rank + 1, dense(kFromBelow, lower_halo)});
+  if (has_above && above > 0) receives.push_back({rank - 1, bufferFor(kFromAbove, upper_halo)});
+  if (has_below && below > 0) receives.push_back({rank + 1, bufferFor(kFromBelow, lower_halo)});
   Pending pending;
   if (!sends.empty() || !receives.empty()) pending = group_->exchange(std::move(sends), receives);
   if (!has_above) upper_halo.zero_();
@@ -47,9 +36,8 @@ void HaloExchange::fill(const at::Tensor& padded, int64_t dim, int64_t above, in
 
 uint64_t HaloExchange::bufferBytes() const {
   uint64_t bytes = 0;
-  for (const at::Tensor& memory : buffers_) {
-    if (memory.defined()) bytes += memory.nbytes();
-  }
+  for (const ReusedBuffer& buffer : buffers_)
+    bytes += buffer.bytes();
   return bytes;
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "mesh/process_group.h"
+#include "mesh/reused_buffer.h"
 
 namespace latentd::mesh {
 
@@ -30,11 +31,12 @@ class HaloExchange {
 
  private:
   enum Buffer { kToAbove, kToBelow, kFromAbove, kFromBelow, kBuffers };
-  // A dense tensor of the shape and type of `rows` in the buffer, which grows if need be.
-  at::Tensor dense(Buffer buffer, const at::Tensor& rows);
+  at::Tensor bufferFor(Buffer buffer, const at::Tensor& rows) {
+    return buffers_[buffer].view(rows.sizes(), rows.options());
+  }
 
   ProcessGroup* group_;
-  std::array<at::Tensor, kBuffers> buffers_;  // bytes
+  std::array<ReusedBuffer, kBuffers> buffers_;
 };
 
 }  // namespace latentd::mesh

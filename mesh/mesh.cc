@@ -49,6 +49,7 @@ std::string_view toString(CommunicationBackend backend) {
 // Declared in the order of what uses what.
 struct Mesh::State {
   ProcessGroup alone;
+  uint64_t run = 0;
   std::optional<FlightRecorder> recorder;
   std::optional<MeshEnd> end;  // none: alone
   std::unique_ptr<CommunicatorSource> source;
@@ -75,6 +76,7 @@ ProcessGroup* Mesh::State::groupOf(const std::string& name, const std::vector<Ra
   context.end = &*end;
   context.watch = watch ? &*watch : nullptr;
   context.recorder = recorder ? &*recorder : nullptr;
+  context.run = &run;
   context.verify = options.verify;
   const auto rank = static_cast<int>(std::find(members.begin(), members.end(), options.rank) - members.begin());
   const std::string key = name + "/" + std::to_string(members.front().value) + "/";
@@ -104,9 +106,7 @@ Mesh::Mesh(const DeviceMesh& shape, Rank rank) : shape_(shape), rank_(rank), sta
 Mesh::~Mesh() = default;
 
 StatusOr<std::unique_ptr<Mesh>> Mesh::make(Options options) {
-  uint32_t ranks = 1;
-  for (const MeshDim dim : kMeshDims)
-    ranks *= options.degrees.of(dim);
+  const uint32_t ranks = options.degrees.product();
   LATENTD_ASSIGN_OR_RETURN(const DeviceMesh shape, DeviceMesh::make(options.degrees, ranks));
   LATENTD_RETURN_IF_ERROR(checkOptions(options, shape));
   if (ranks == 1) return std::make_unique<Mesh>();
@@ -144,6 +144,8 @@ ProcessGroup& Mesh::group(MeshDim dim) {
 ProcessGroup& Mesh::sequence() { return state_->sequence == nullptr ? state_->alone : *state_->sequence; }
 
 ProcessGroup& Mesh::world() { return state_->world == nullptr ? state_->alone : *state_->world; }
+
+void Mesh::beginRun(uint64_t number) { state_->run = number; }
 
 void Mesh::abort(const Status& cause) {
   LATENTD_CHECK(!cause.ok(), "an abort has a cause");

@@ -61,6 +61,9 @@ class Mesh {
   ProcessGroup& sequence();
   ProcessGroup& world();
 
+  // Every rank says before each command which one it is, from 1: that one of them is a command behind is found at their
+  // next operation, though all do the same in each. The executor's thread.
+  void beginRun(uint64_t number);
   // Ends every operation under way and to come, on this rank and, through a file and closed connections, on the
   // others, with the first cause that any of them gave. The group cannot be used again.
   void abort(const Status& cause);

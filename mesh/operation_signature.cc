@@ -18,9 +18,7 @@ namespace {
 // A kind, a dtype and as many sizes as the recorder keeps, in decimal.
 constexpr int64_t kSignatureBytes = 192;
 
-std::string signatureOf(const Operation& operation) {
-  return (operation.kind + " of " + tensorText(operation)).substr(0, kSignatureBytes - 1);
-}
+std::string signatureOf(const Operation& operation) { return operationText(operation).substr(0, kSignatureBytes - 1); }
 
 std::string textAt(const at::Tensor& rows, int64_t row) {
   const char* text = reinterpret_cast<const char*>(rows.const_data_ptr()) + row * kSignatureBytes;

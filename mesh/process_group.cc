@@ -169,6 +169,7 @@ Pending ProcessGroup::State::submit(Operation operation, bool collective, const 
   const auto now = std::chrono::steady_clock::now();
   const Deadline deadline = now + context.timeout;
   operation.submitted_ns = toNanoseconds(now);
+  if (context.run != nullptr) operation.run = *context.run;
   for (const Rank member : members)
     operation.members |= uint64_t{1} << member.value;
   submitted.fetch_add(1, std::memory_order_relaxed);
@@ -194,30 +195,40 @@ ProcessGroup::~ProcessGroup() = default;
 
 ProcessGroup::ProcessGroup(std::string name, std::vector<Rank> members, std::unique_ptr<Communicator> communicator,
                            const GroupContext& context)
-    : name_(std::move(name)),
-      size_(static_cast<int>(members.size())),
-      members_(std::move(members)),
-      state_(std::make_unique<State>()) {
-  const auto mine = std::find(members_.begin(), members_.end(), context.rank);
-  LATENTD_CHECK(mine != members_.end(), "a rank makes only groups that it belongs to");
-  rank_ = static_cast<int>(mine - members_.begin());
-  state_->name = name_;
-  state_->members = members_;
-  state_->rank = rank_;
+    : state_(std::make_unique<State>()) {
+  const auto mine = std::find(members.begin(), members.end(), context.rank);
+  LATENTD_CHECK(mine != members.end(), "a rank makes only groups that it belongs to");
+  state_->rank = static_cast<int>(mine - members.begin());
+  state_->name = std::move(name);
+  state_->members = std::move(members);
   state_->context = context;
   state_->communicator = std::move(communicator);
+}
+
+const std::string& ProcessGroup::name() const {
+  static const std::string kAlone = "alone";
+  return state_ ? state_->name : kAlone;
+}
+
+int ProcessGroup::rank() const { return state_ ? state_->rank : 0; }
+
+int ProcessGroup::size() const { return state_ ? static_cast<int>(state_->members.size()) : 1; }
+
+const std::vector<Rank>& ProcessGroup::members() const {
+  static const std::vector<Rank> kNone;
+  return state_ ? state_->members : kNone;
 }
 
 Pending ProcessGroup::allGather(at::Tensor output, at::Tensor input) {
   requireDense(output);
   requireDense(input);
-  require(output.scalar_type() == input.scalar_type() && output.numel() == size_ * input.numel(),
+  require(output.scalar_type() == input.scalar_type() && output.numel() == size() * input.numel(),
           "all_gather: the output is not one input of each rank");
   if (!state_) {
     output.view(input.sizes()).copy_(input);
     return {};
   }
-  const uint64_t bytes = input.nbytes() * static_cast<uint64_t>(size_ - 1);
+  const uint64_t bytes = input.nbytes() * static_cast<uint64_t>(size() - 1);
   return state_->submitCollective("all_gather", input, bytes, [&](Deadline deadline) {
     return state_->communicator->allGather(output, input, deadline);
   });
@@ -226,8 +237,8 @@ Pending ProcessGroup::allGather(at::Tensor output, at::Tensor input) {
 Pending ProcessGroup::allReduceSum(at::Tensor tensor) {
   requireDense(tensor);
   if (!state_) return {};
-  const auto size = static_cast<uint64_t>(size_);
-  const uint64_t bytes = 2 * tensor.nbytes() * (size - 1) / size;
+  const auto ranks = static_cast<uint64_t>(size());
+  const uint64_t bytes = 2 * tensor.nbytes() * (ranks - 1) / ranks;
   return state_->submitCollective("all_reduce", tensor, bytes, [&](Deadline deadline) {
     return state_->communicator->allReduceSum(tensor, deadline);
   });
@@ -237,14 +248,14 @@ Pending ProcessGroup::allToAll(at::Tensor output, at::Tensor input) {
   requireDense(output);
   requireDense(input);
   require(output.scalar_type() == input.scalar_type() && output.numel() == input.numel() && input.dim() > 0 &&
-              input.size(0) % size_ == 0,
+              input.size(0) % size() == 0,
           "all_to_all: the first dimension is not one equal block for each rank, or output and input differ");
   if (!state_) {
     output.view(input.sizes()).copy_(input);
     return {};
   }
-  const auto size = static_cast<uint64_t>(size_);
-  const uint64_t bytes = input.nbytes() / size * (size - 1);
+  const auto ranks = static_cast<uint64_t>(size());
+  const uint64_t bytes = input.nbytes() / ranks * (ranks - 1);
   return state_->submitCollective("all_to_all", input, bytes, [&](Deadline deadline) {
     return state_->communicator->allToAll(output, input, deadline);
   });
@@ -252,9 +263,9 @@ Pending ProcessGroup::allToAll(at::Tensor output, at::Tensor input) {
 
 Pending ProcessGroup::broadcast(at::Tensor tensor, int root) {
   requireDense(tensor);
-  require(root >= 0 && root < size_, "broadcast: the root is no rank of the group");
+  require(root >= 0 && root < size(), "broadcast: the root is no rank of the group");
   if (!state_) return {};
-  const uint64_t bytes = rank_ == root ? tensor.nbytes() * static_cast<uint64_t>(size_ - 1) : 0;
+  const uint64_t bytes = rank() == root ? tensor.nbytes() * static_cast<uint64_t>(size() - 1) : 0;
   return state_->submitCollective("broadcast", tensor, bytes, [&](Deadline deadline) {
     return state_->communicator->broadcast(tensor, root, deadline);
   });
@@ -265,7 +276,7 @@ Pending ProcessGroup::exchange(std::vector<PeerTensor> sends, std::vector<PeerTe
   for (const std::vector<PeerTensor>* parts : {&sends, &receives}) {
     for (const PeerTensor& part : *parts) {
       requireDense(part.tensor);
-      require(part.peer >= 0 && part.peer < size_ && part.peer != rank_,
+      require(part.peer >= 0 && part.peer < size() && part.peer != rank(),
               "exchange: a peer is no other rank of the group");
       if (parts == &sends) bytes += part.tensor.nbytes();
     }
@@ -273,11 +284,11 @@ Pending ProcessGroup::exchange(std::vector<PeerTensor> sends, std::vector<PeerTe
   if (sends.empty() && receives.empty()) return {};
   const at::Tensor& given = sends.empty() ? receives.front().tensor : sends.front().tensor;
   // Counted, and named, apart from the collectives: not all ranks take part in each.
-  Operation operation = makeOperation("exchange", name_ + ".p2p", ++state_->exchanges, given, bytes);
+  Operation operation = makeOperation("exchange", name() + ".p2p", ++state_->exchanges, given, bytes);
   return state_->submit(std::move(operation), /*collective=*/false, [&](Deadline deadline) {
     Communicator& communicator = *state_->communicator;
     if (!state_->context.verify) return communicator.exchange(std::move(sends), std::move(receives), deadline);
-    return exchangeCompared(communicator, sends, receives, members_, rank_, deadline);
+    return exchangeCompared(communicator, sends, receives, members(), rank(), deadline);
   });
 }
 

@@ -44,6 +44,7 @@ struct GroupContext {
   MeshEnd* end = nullptr;
   DeadlineWatch* watch = nullptr;      // null: waiting takes no time on the host
   FlightRecorder* recorder = nullptr;  // null: none
+  const uint64_t* run = nullptr;       // of the command under way, see Mesh::beginRun(); null: none
   // Ranks tell each other what they are about to do, and compare: a message more for each operation.
   bool verify = false;
 };
@@ -67,11 +68,11 @@ class ProcessGroup {
   ProcessGroup& operator=(ProcessGroup&&) noexcept;
   ~ProcessGroup();
 
-  const std::string& name() const { return name_; }  // "ulysses"
-  int rank() const { return rank_; }                 // inside this group
-  int size() const { return size_; }
+  const std::string& name() const;  // "ulysses"
+  int rank() const;                 // inside this group
+  int size() const;
   // Their ranks in the mesh, by their rank in here; none for one that is alone.
-  const std::vector<Rank>& members() const { return members_; }
+  const std::vector<Rank>& members() const;
 
   // output: [size * D0, ...] for input [D0, ...], rank-major. Gives (size - 1) * bytes of the input.
   Pending allGather(at::Tensor output, at::Tensor input);
@@ -99,10 +100,6 @@ class ProcessGroup {
   friend class Pending;
   struct State;
 
-  std::string name_ = "alone";
-  int rank_ = 0;
-  int size_ = 1;
-  std::vector<Rank> members_;
   std::unique_ptr<State> state_;  // null: alone
 };
 

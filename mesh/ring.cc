@@ -1,8 +1,5 @@
 #include "mesh/ring.h"
 
-#include <ATen/ops/empty.h>
-#include <c10/util/accumulate.h>
-
 #include <utility>
 
 #include "mesh/block_attention.h"
@@ -21,7 +18,7 @@ struct KeyValueBlock {
 };
 
 KeyValueBlock blockOf(int64_t rows, const at::Tensor& like, size_t index, RingBuffers& buffers) {
-  return {buffers.view(index, {rows, 2, like.size(0), like.size(2), like.size(3)}, like.options())};
+  return {buffers[index].view({rows, 2, like.size(0), like.size(2), like.size(3)}, like.options())};
 }
 
 KeyValueBlock ownBlock(const at::Tensor& k, const at::Tensor& v, RingBuffers& buffers) {
@@ -41,17 +38,6 @@ void addBlock(PartialAttention& sum, const at::Tensor& q, const KeyValueBlock& b
 }
 
 }  // namespace
-
-at::Tensor RingBuffers::view(size_t index, at::IntArrayRef shape, const at::TensorOptions& options) {
-  at::Tensor& memory = memory_[index];
-  const int64_t elements = c10::multiply_integers(shape);
-  if (!memory.defined() || memory.numel() < elements || memory.dtype() != options.dtype() ||
-      memory.device() != options.device()) {
-    memory = at::Tensor();  // before the new one, as both may not fit
-    memory = at::empty({elements}, options);
-  }
-  return memory.narrow(0, 0, elements).view(shape);
-}
 
 at::Tensor ringAttention(ProcessGroup& group, const SequenceShard& shard, const at::Tensor& q, const at::Tensor& k,
                          const at::Tensor& v, RingBuffers& buffers) {

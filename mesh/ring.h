@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "mesh/process_group.h"
+#include "mesh/reused_buffer.h"
 #include "mesh/sequence_shard.h"
 
 // Ring attention (arXiv 2310.01889): queries stay, keys and values go round, partial results are merged by their
@@ -21,15 +22,8 @@ enum class RingVariant {
   kAllGather,  // K and V of all ranks on every rank, and one attention: simpler, and needs the memory
 };
 
-// Buffers that one ring after another reuses; they grow and never shrink. Owner: whoever calls; a value type.
-class RingBuffers {
- public:
-  // A contiguous tensor of that shape, type and device, over the memory of buffer `index` (0 or 1).
-  at::Tensor view(size_t index, at::IntArrayRef shape, const at::TensorOptions& options);
-
- private:
-  std::array<at::Tensor, 2> memory_;  // flat
-};
+// For the block at hand and the one to come, ring after ring. Owner: whoever calls.
+using RingBuffers = std::array<ReusedBuffer, 2>;
 
 // q, k, v: [B, S_local, H, D], this rank's share, any strides with D innermost; `shard` says which rows are padding
 // (they are no keys; rows of the result that are padding mean nothing). Both return [B, S_local, H, D], the attention

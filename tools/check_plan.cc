@@ -15,27 +15,19 @@ using mesh::DeviceMesh;
 using mesh::MeshDim;
 
 DeviceMesh meshOf(const config::GroupSpec& group) {
-  const config::ParallelDegrees& degrees = group.parallel;
-  const auto mesh = DeviceMesh::make({.cfg = degrees.cfg,
-                                      .ring = degrees.ring,
-                                      .ulysses = degrees.ulysses,
-                                      .spatial = degrees.spatial,
-                                      .pp = degrees.pp,
-                                      .tp = degrees.tp},
-                                     group.ranks());
+  const auto mesh = DeviceMesh::make(group.parallel, group.ranks());
   LATENTD_CHECK(mesh.ok(), "a topology that was loaded has degrees that make its ranks");
   return *mesh;
 }
 
-std::string coordinatesText(const DeviceMesh& mesh, Rank rank) {
-  std::string text;
-  for (const MeshDim dim : mesh::kMeshDims) {
-    if (mesh.degree(dim) > 1) text += fmt::format(", {} {}", mesh::toString(dim), mesh.coordinate(rank, dim));
-  }
-  return text;
-}
-
 }  // namespace
+
+std::vector<std::pair<std::string, uint32_t>> placeOf(const config::GroupSpec& group, Rank rank) {
+  std::vector<std::pair<std::string, uint32_t>> place;
+  for (const mesh::MeshCoordinate& coordinate : meshOf(group).place(rank))
+    place.emplace_back(mesh::toString(coordinate.dim), coordinate.index);
+  return place;
+}
 
 std::string checkText(const config::Topology& topology, const config::Findings& findings) {
   std::string text = config::planText(topology, findings);
@@ -44,8 +36,8 @@ std::string checkText(const config::Topology& topology, const config::Findings& 
     const DeviceMesh mesh = meshOf(group);
     text += fmt::format("mesh of {}, dp -> cfg -> ring -> ulysses -> spatial -> pp -> tp:\n", group.name);
     for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
-      text +=
-          fmt::format("  rank {} on {}{}\n", rank, toString(group.devices[rank]), coordinatesText(mesh, Rank(rank)));
+      text += fmt::format("  rank {} on {}, {}\n", rank, toString(group.devices[rank]),
+                          mesh::toString(mesh.place(Rank(rank))));
     }
   }
   return text;

@@ -29,6 +29,7 @@ struct Words {
   NameWords group{};
   uint64_t members = 0;
   uint64_t sequence = 0;
+  uint64_t run = 0;
   uint64_t type = 0;  // dtype << 8 | dimensions
   std::array<uint64_t, Operation::kDimsMax> shape{};
   uint64_t bytes_sent = 0;
@@ -69,6 +70,7 @@ Words pack(const Operation& operation) {
   words.group = packName(operation.group);
   words.members = operation.members;
   words.sequence = operation.sequence;
+  words.run = operation.run;
   const size_t dims = std::min(operation.shape.size(), Operation::kDimsMax);
   words.type = static_cast<uint64_t>(operation.dtype) << 8 | dims;
   for (size_t i = 0; i < dims; ++i)
@@ -85,6 +87,7 @@ Operation unpack(const Words& words) {
   operation.group = unpackName(words.group);
   operation.members = words.members;
   operation.sequence = words.sequence;
+  operation.run = words.run;
   const uint64_t dtype = words.type >> 8;
   operation.dtype = dtype <= static_cast<uint64_t>(DType::kBool) ? static_cast<DType>(dtype) : DType::kInvalid;
   const size_t dims = std::min<size_t>(words.type & 0xff, Operation::kDimsMax);
@@ -113,10 +116,8 @@ void write(Entry& entry, uint64_t number, const Words& words) {
   entry.version.store(2 * number, std::memory_order_release);
 }
 
-std::string describe(const Operation& operation) { return operation.kind + " of " + tensorText(operation); }
-
 bool agree(const Words& a, const Words& b, bool same_shape) {
-  if (a.kind != b.kind || a.type >> 8 != b.type >> 8) return false;
+  if (a.run != b.run || a.kind != b.kind || a.type >> 8 != b.type >> 8) return false;
   return !same_shape || (a.type == b.type && a.shape == b.shape);
 }
 
@@ -127,6 +128,11 @@ std::string tensorText(const Operation& operation) {
   for (const int64_t size : operation.shape)
     shape += (shape.empty() ? "" : ", ") + std::to_string(size);
   return std::string(toString(operation.dtype)) + " [" + shape + "]";
+}
+
+std::string operationText(const Operation& operation) {
+  const std::string run = operation.run == 0 ? "" : " in run " + std::to_string(operation.run);
+  return operation.kind + " of " + tensorText(operation) + run;
 }
 
 Status operationDiffers(const Operation& operation, Rank one, const std::string& does, Rank other,
@@ -227,7 +233,7 @@ Status FlightRecorder::disagreement(const Operation& mine, const std::vector<Ran
     if (peer == rank_) continue;
     const std::optional<Words> theirs = ring(peer).find(words.group, mine.sequence);
     if (!theirs || agree(words, *theirs, same_shape)) continue;
-    return operationDiffers(mine, rank_, describe(unpack(words)), peer, describe(unpack(*theirs)));
+    return operationDiffers(mine, rank_, operationText(unpack(words)), peer, operationText(unpack(*theirs)));
   }
   return absl::OkStatus();
 }

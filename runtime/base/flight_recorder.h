@@ -21,6 +21,7 @@ struct Operation {
   std::string group;      // "ulysses", "world", ...; likewise
   uint64_t members = 0;   // of that group: bit r for rank r
   uint64_t sequence = 0;  // of the operations on that group, from 1
+  uint64_t run = 0;       // of the commands of the ranks, from 1; 0: before the first
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;  // of what this rank gives, the first kDimsMax of it
   uint64_t bytes_sent = 0;     // to other ranks
@@ -29,6 +30,8 @@ struct Operation {
 };
 // Of what the rank gives: "float32 [2, 320]".
 std::string tensorText(const Operation& operation);
+// What ranks have to agree on: "all_reduce of float32 [2, 320] in run 3".
+std::string operationText(const Operation& operation);
 // INTERNAL: two ranks do not do the same for this operation of its group. What each does: "all_reduce of float32 [2]".
 Status operationDiffers(const Operation& operation, Rank one, const std::string& does, Rank other,
                         const std::string& other_does);
@@ -69,8 +72,9 @@ class FlightRecorder {
   void end(uint64_t number);
 
   // INTERNAL naming both ranks and what each does, if one of `peers` began the operation of the same group and sequence
-  // with another kind or dtype, or, where `same_shape`, another shape. A peer that is not there yet says nothing: it
-  // compares when it comes, and of two that come at once at least one sees the other. A few loads a peer.
+  // in another run, with another kind or dtype, or, where `same_shape`, another shape. A peer that is not there yet
+  // says nothing: it compares when it comes, and of two that come at once at least one sees the other. A few loads a
+  // peer.
   Status disagreement(const Operation& mine, const std::vector<Rank>& peers, bool same_shape) const;
 
   // Oldest first.

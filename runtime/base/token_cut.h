@@ -12,6 +12,7 @@ enum class TokenCut : uint8_t {
   kTokens = 1,  // a run of tokens
   kRows = 2,    // a run of rows, of every frame
 };
+inline constexpr TokenCut kTokenCutMax = TokenCut::kRows;
 
 // "none", "tokens", "rows".
 std::string_view toString(TokenCut cut);

@@ -25,6 +25,36 @@ Status checkNames(const Topology& topology, const Locations& locations) {
   return {};
 }
 
+std::string counted(uint32_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+// The one degree that makes the product equal to the ranks: "ulysses: 2". One that was given rather than replicas,
+// which any stage may have; empty: none does.
+std::string fittingDegree(const MeshDegrees& degrees, uint32_t ranks) {
+  constexpr uint32_t kBranches = 2;  // with prompt and without: cfg has no third
+  const auto fitting = [&](MeshDim dim) -> uint32_t {
+    MeshDegrees others = degrees;
+    others.of(dim) = 1;
+    return ranks % others.product() == 0 ? ranks / others.product() : 0;
+  };
+  for (const MeshDim dim : kMeshDims) {
+    const uint32_t degree = degrees.of(dim) == 1 ? 0 : fitting(dim);
+    if (degree == 0 || (dim == MeshDim::kCfg && degree > kBranches)) continue;
+    return std::string(toString(dim)) + ": " + std::to_string(degree);
+  }
+  const uint32_t replicas = fitting(MeshDim::kDataParallel);
+  return replicas == 0 ? "" : "dp: " + std::to_string(replicas) + " (replicas; --print-schema has the other degrees)";
+}
+
+std::string ranksDiffer(const MeshDegrees& degrees, uint32_t ranks) {
+  const std::string product = counted(degrees.product(), "rank");
+  const std::string fitting = fittingDegree(degrees, ranks);
+  return "the degrees " + fullText(degrees) + " make " + product + ", but devices lists " + std::to_string(ranks) +
+         "; the two must be equal: " + (fitting.empty() ? "" : "give " + fitting + ", or ") + "list " +
+         counted(degrees.product(), "device");
+}
+
 Status checkRanks(const Topology& topology, const Locations& locations) {
   for (size_t i = 0; i < topology.groups.size(); ++i) {
     const GroupSpec& group = topology.groups[i];
@@ -35,15 +65,8 @@ Status checkRanks(const Topology& topology, const Locations& locations) {
                               "lists " + toString(group.devices.front()) + " and " + toString(*other) +
                                   "; the ranks of a group are all on GPUs or all on the CPU");
     }
-    const ParallelDegrees& degrees = group.parallel;
-    if (degrees.product() == group.ranks()) continue;
-    std::string factors;
-    for (const auto& [name, degree] : named(degrees))
-      factors += (factors.empty() ? "" : " x ") + name + " " + std::to_string(degree);
-    return locations.refuse(indexed("groups", i) + ".parallel",
-                            "the degrees " + factors + " make " + std::to_string(degrees.product()) +
-                                " ranks, but devices lists " + std::to_string(group.ranks()) +
-                                "; the two must be equal");
+    if (group.parallel.product() == group.ranks()) continue;
+    return locations.refuse(indexed("groups", i) + ".parallel", ranksDiffer(group.parallel, group.ranks()));
   }
   return {};
 }

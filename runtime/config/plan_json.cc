@@ -13,7 +13,10 @@ nlohmann::json groupJson(const Topology& topology, size_t index, uint64_t weight
   nlohmann::json devices = nlohmann::json::array();
   for (const Device& device : group.devices)
     devices.push_back(toString(device));
-  const ParallelDegrees& degrees = group.parallel;
+  nlohmann::json degrees = nlohmann::json::object();
+  for (const MeshDim dim : kMeshDims) {
+    if (dim != MeshDim::kDataParallel) degrees[std::string(toString(dim))] = group.parallel.of(dim);
+  }
   nlohmann::json json = {{"name", group.name},
                          {"replica_of", nullptr},
                          {"stage", group.stage},
@@ -21,13 +24,7 @@ nlohmann::json groupJson(const Topology& topology, size_t index, uint64_t weight
                          {"model", group.model_dir},
                          {"ranks", group.ranks()},
                          {"devices", std::move(devices)},
-                         {"parallel",
-                          {{"cfg", degrees.cfg},
-                           {"ring", degrees.ring},
-                           {"ulysses", degrees.ulysses},
-                           {"spatial", degrees.spatial},
-                           {"pp", degrees.pp},
-                           {"tp", degrees.tp}}},
+                         {"parallel", std::move(degrees)},
                          {"communication", nullptr},
                          {"communication_reason", nullptr},
                          {"threads", group.threads},

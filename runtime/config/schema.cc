@@ -217,20 +217,20 @@ void addGroupKeys(Keys& keys) {
 }
 
 void addParallelKeys(Keys& keys) {
-  const auto add = [&keys](std::string leaf, std::string meaning, uint32_t ParallelDegrees::*field) {
+  const auto add = [&keys](std::string leaf, std::string meaning, uint32_t MeshDegrees::*field) {
     keys.push_back({"groups[].parallel." + leaf, count(1, 64), "1", "", std::move(meaning),
                     into([field](const Target& t) -> auto& { return t.group->parallel.*field; })});
   };
   keys.push_back(
       section("groups[].parallel", "Degrees of the group's device mesh; their product is its number of ranks."));
   add("dp", "Replicas: equal groups NAME.0, NAME.1, ..., of which a job uses the one with the least to do.",
-      &ParallelDegrees::dp);
-  add("cfg", "Passes of classifier-free guidance side by side.", &ParallelDegrees::cfg);
-  add("ring", "Sequence parallelism by ring attention.", &ParallelDegrees::ring);
-  add("ulysses", "Sequence parallelism by head scatter.", &ParallelDegrees::ulysses);
-  add("spatial", "Height shards of a VAE.", &ParallelDegrees::spatial);
-  add("pp", "Pipeline parallelism over layers.", &ParallelDegrees::pp);
-  add("tp", "Tensor parallelism inside layers.", &ParallelDegrees::tp);
+      &MeshDegrees::dp);
+  add("cfg", "Passes of classifier-free guidance side by side.", &MeshDegrees::cfg);
+  add("ring", "Sequence parallelism by ring attention.", &MeshDegrees::ring);
+  add("ulysses", "Sequence parallelism by head scatter.", &MeshDegrees::ulysses);
+  add("spatial", "Height shards of a VAE.", &MeshDegrees::spatial);
+  add("pp", "Pipeline parallelism over layers.", &MeshDegrees::pp);
+  add("tp", "Tensor parallelism inside layers.", &MeshDegrees::tp);
 }
 
 void addEdgeKeys(Keys& keys) {

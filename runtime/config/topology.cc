@@ -23,19 +23,6 @@ std::string_view toString(Transport transport) {
   return "";
 }
 
-std::string toString(const ParallelDegrees& degrees) {
-  std::string text;
-  for (const auto& [name, degree] : named(degrees)) {
-    if (degree > 1) text += (text.empty() ? "" : " x ") + name + " " + std::to_string(degree);
-  }
-  return text;
-}
-
-std::vector<std::pair<std::string, uint32_t>> named(const ParallelDegrees& degrees) {
-  return {{"dp", degrees.dp},           {"cfg", degrees.cfg}, {"ring", degrees.ring}, {"ulysses", degrees.ulysses},
-          {"spatial", degrees.spatial}, {"pp", degrees.pp},   {"tp", degrees.tp}};
-}
-
 std::string_view toString(Communication communication) {
   switch (communication) {
     case Communication::kAuto:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/dtype.h"
+#include "runtime/base/mesh_degrees.h"
 #include "runtime/base/token_cut.h"
 #include "runtime/config/locations.h"
 
@@ -49,23 +50,6 @@ struct Device {
 };
 std::string toString(const Device& device);  // "cpu", "cuda:0"
 
-// Degrees of the group's device mesh; their product is the number of ranks.
-struct ParallelDegrees {
-  uint32_t dp = 1;  // replicas; 1 once these are groups of their own
-  uint32_t cfg = 1;
-  uint32_t ring = 1;
-  uint32_t ulysses = 1;
-  uint32_t spatial = 1;
-  uint32_t pp = 1;
-  uint32_t tp = 1;
-
-  uint64_t product() const { return uint64_t{dp} * cfg * ring * ulysses * spatial * pp * tp; }
-};
-// "cfg 2 x ulysses 2": those above 1.
-std::string toString(const ParallelDegrees& degrees);
-// By the names of their keys, in the order of the mesh.
-std::vector<std::pair<std::string, uint32_t>> named(const ParallelDegrees& degrees);
-
 // What carries the collectives between a group's ranks. The names are those of c10d's backends.
 enum class Communication {
   kAuto,  // only while the file is read
@@ -82,7 +66,7 @@ struct GroupSpec {
   std::string method;           // the one a job runs; what the edges name
   std::string model_dir;        // absolute; empty for a stage without a checkpoint
   std::vector<Device> devices;  // by rank
-  ParallelDegrees parallel;
+  MeshDegrees parallel;         // their product is the number of ranks; dp is 1, as replicas are groups of their own
   Communication communication = Communication::kAuto;
   std::string communication_reason;
   uint32_t threads = 0;  // of each rank; 0 only while the file is read
@@ -140,6 +124,9 @@ struct EdgeSpec {
   TokenCuts tokens;                           // there are no shard_dims where videos cross in token layout
   Transport transport = Transport::kShm;
   std::string transport_reason;
+
+  // Each rank of the producer its part, not rank 0 all of it.
+  bool publishesParts() const { return producer_shard_dim || tokens.producer != TokenCut::kNone; }
 };
 
 struct SpoolSpec {

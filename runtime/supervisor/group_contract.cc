@@ -24,7 +24,7 @@ std::string quoted(const google::protobuf::RepeatedPtrField<std::string>& names)
 
 }  // namespace
 
-v1::MeshDegrees toProto(const config::ParallelDegrees& degrees) {
+v1::MeshDegrees toProto(const MeshDegrees& degrees) {
   v1::MeshDegrees proto;
   proto.set_cfg(degrees.cfg);
   proto.set_ring(degrees.ring);

@@ -16,7 +16,7 @@ namespace latentd::supervisor {
 
 using Methods = google::protobuf::RepeatedPtrField<internal::v1::Method>;
 
-v1::MeshDegrees toProto(const config::ParallelDegrees& degrees);
+v1::MeshDegrees toProto(const MeshDegrees& degrees);
 
 // What the rank is told to load; without what the ranks of an epoch share (runtime/supervisor/rank_shared.h).
 internal::v1::Load loadOf(const config::Topology& topology, GroupIndex group, Rank rank);

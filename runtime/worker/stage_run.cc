@@ -263,7 +263,10 @@ StatusOr<TensorTree> StageRun::compute(const MethodSpec& method, TensorTree inpu
   LATENTD_RETURN_IF_ERROR(context_->beginStep(0, 1));
   const Clock::TimePoint start = std::chrono::steady_clock::now();
   context_->noteProgress();
-  if (environment_.mesh != nullptr) operations_before_ = environment_.mesh->submitted();
+  if (environment_.mesh != nullptr) {
+    environment_.mesh->beginRun(command_.run);
+    operations_before_ = environment_.mesh->submitted();
+  }
   in_method_ = true;
   auto outputs = stage_.run(method.name, fromProto(message_.parameters()), inputs, *context_);
   in_method_ = !outputs.ok();

@@ -48,15 +48,8 @@ double secondsBetween(SteadyTime::time_point from, SteadyTime::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-mesh::MeshDegrees degreesOf(const internal::v1::Load& load) {
-  if (!load.has_degrees()) return {};
-  const v1::MeshDegrees& degrees = load.degrees();
-  return {.cfg = degrees.cfg(),
-          .ring = degrees.ring(),
-          .ulysses = degrees.ulysses(),
-          .spatial = degrees.spatial(),
-          .pp = degrees.pp(),
-          .tp = degrees.tp()};
+MeshDegrees degreesOf(const internal::v1::Load& load) {
+  return load.has_degrees() ? latentd::degreesOf(load.degrees()) : MeshDegrees{};
 }
 
 // What waits for others fails, at the latest, with its deadline: some rank has a cause of its own to tell.

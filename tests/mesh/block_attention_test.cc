@@ -54,17 +54,17 @@ TEST_CASE("block attention: blocks merged one by one are the attention to all", 
   }
 }
 
-TEST_CASE("ring buffers: memory is reused for what fits, and grows for what does not", "[mesh]") {
+TEST_CASE("reused buffer: memory is reused for what fits, and grows for what does not", "[mesh]") {
   RingBuffers buffers;
   const at::TensorOptions options(at::kFloat);
-  const at::Tensor large = buffers.view(0, {4, 5}, options);
-  const at::Tensor small = buffers.view(0, {2, 3}, options);
+  const at::Tensor large = buffers[0].view({4, 5}, options);
+  const at::Tensor small = buffers[0].view({2, 3}, options);
   CHECK(small.data_ptr() == large.data_ptr());
   CHECK(small.sizes() == at::IntArrayRef({2, 3}));
   CHECK(small.is_contiguous());
-  CHECK(buffers.view(1, {2, 3}, options).data_ptr() != large.data_ptr());
-  CHECK(buffers.view(0, {5, 5}, options).numel() == 25);
-  CHECK(buffers.view(0, {2}, options.dtype(at::kHalf)).scalar_type() == at::kHalf);
+  CHECK(buffers[1].view({2, 3}, options).data_ptr() != large.data_ptr());
+  CHECK(buffers[0].view({5, 5}, options).numel() == 25);
+  CHECK(buffers[0].view({2}, options.dtype(at::kHalf)).scalar_type() == at::kHalf);
 }
 
 }  // namespace

@@ -111,4 +111,12 @@ TEST_CASE("mesh: degrees that do not make the group's ranks are refused with bot
   CHECK_FALSE(DeviceMesh::make({.dp = 65536, .cfg = 65537}, 65536).ok());
 }
 
+TEST_CASE("mesh: the place of a rank has the dimensions of more than one, in their order", "[mesh]") {
+  const auto mesh = DeviceMesh::make({.cfg = 2, .ulysses = 2, .tp = 3}, 12);
+  REQUIRE(mesh.ok());
+  CHECK(toString(mesh->place(Rank(0))) == "cfg 0, ulysses 0, tp 0");
+  CHECK(toString(mesh->place(Rank(10))) == "cfg 1, ulysses 1, tp 1");
+  CHECK(DeviceMesh::make({}, 1)->place(Rank(0)).empty());
+}
+
 }  // namespace latentd::mesh

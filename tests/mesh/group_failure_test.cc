@@ -33,7 +33,7 @@ const std::vector<std::string>& operationKinds() {
 }
 
 const std::vector<std::string>& differences() {
-  static const std::vector<std::string> all{"kind", "shape", "dtype"};
+  static const std::vector<std::string> all{"kind", "shape", "dtype", "run"};
   return all;
 }
 
@@ -265,9 +265,14 @@ TEST_CASE("rank that does something else", "[.][child]") {
   const bool odd = rank.rank() == 1;
   for (const std::string& what : differences()) {
     // Each mesh has its own name for the group, and the recorder is the same.
-    rank.remake(what == "kind" ? MeshDegrees{.tp = 3} : what == "shape" ? MeshDegrees{.cfg = 3} : MeshDegrees{.pp = 3});
+    rank.remake(what == "kind"    ? MeshDegrees{.tp = 3}
+                : what == "shape" ? MeshDegrees{.cfg = 3}
+                : what == "dtype" ? MeshDegrees{.pp = 3}
+                                  : MeshDegrees{.ring = 3});
     ProcessGroup& group = rank.mesh().world();
     submit(group, "all_reduce", 16).wait();
+    // One command ahead, and doing the same in it.
+    if (what == "run") rank.mesh().beginRun(odd ? 2 : 1);
     const std::string kind = odd && what == "kind" ? "all_to_all" : "all_gather";
     const int64_t rows = odd && what == "shape" ? 17 : 16;
     const at::ScalarType dtype = odd && what == "dtype" ? at::kInt : at::kFloat;
@@ -275,7 +280,7 @@ TEST_CASE("rank that does something else", "[.][child]") {
   }
 }
 
-TEST_CASE("group failure: ranks that do not do the same are told so [M5]", "[mesh]") {
+TEST_CASE("group failure: ranks that do not do the same are told so [M5] [M9]", "[mesh]") {
   const bool by_message = GENERATE(false, true);  // or by the recorder
   Ranks ranks("rank that does something else",
               {.degrees = {.dp = 3}, .timeout = kLong, .recorder = !by_message, .verify = by_message});
@@ -287,11 +292,11 @@ TEST_CASE("group failure: ranks that do not do the same are told so [M5]", "[mes
     CHECK(outcome.find("differs between its ranks: ") != std::string::npos);
     const std::string odd = what == "kind"    ? "rank 1 all_to_all of float32 [48]"
                             : what == "shape" ? "rank 1 all_gather of float32 [51]"
-                                              : "rank 1 all_gather of int32 [48]";
+                            : what == "dtype" ? "rank 1 all_gather of int32 [48]"
+                                              : "rank 1 all_gather of float32 [48] in run 2";
     CHECK(outcome.find(odd) != std::string::npos);
-    const bool other = outcome.find("rank 0 all_gather of float32 [48]") != std::string::npos ||
-                       outcome.find("rank 2 all_gather of float32 [48]") != std::string::npos;
-    CHECK(other);
+    const std::string does = std::string(" all_gather of float32 [48]") + (what == "run" ? " in run 1" : "");
+    CHECK((outcome.find("rank 0" + does) != std::string::npos || outcome.find("rank 2" + does) != std::string::npos));
     CHECK(ranks.next(1) == outcome);
     CHECK(ranks.next(2) == outcome);
   }

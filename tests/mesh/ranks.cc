@@ -52,7 +52,7 @@ std::string makeFolder() {
 }  // namespace
 
 Ranks::Ranks(const std::string& test_case, const RanksOptions& options)
-    : folder_(makeFolder()), size_(ranksOf(options.degrees)), killed_(size_, false) {
+    : folder_(makeFolder()), size_(options.degrees.product()), killed_(size_, false) {
   auto region = FlightRecorder::createRegion(static_cast<uint32_t>(size_));
   REQUIRE(region.ok());
   recorder_ = attached(region->fd(), 0);
@@ -135,7 +135,7 @@ Mesh::Options ChildRank::options(const MeshDegrees& degrees) {
 void ChildRank::remake(const MeshDegrees& degrees) {
   mesh_.reset();
   Mesh::Options next = options(degrees);
-  if (rank_ >= ranksOf(degrees)) return;
+  if (rank_ >= degrees.product()) return;
   auto made = Mesh::make(std::move(next));
   REQUIRE(made.status() == absl::OkStatus());
   mesh_ = *std::move(made);
@@ -144,13 +144,6 @@ void ChildRank::remake(const MeshDegrees& degrees) {
 void ChildRank::stopHere() {
   send("here");
   next();
-}
-
-uint32_t ranksOf(const MeshDegrees& degrees) {
-  uint32_t ranks = 1;
-  for (const MeshDim dim : kMeshDims)
-    ranks *= degrees.of(dim);
-  return ranks;
 }
 
 }  // namespace latentd::mesh::testing

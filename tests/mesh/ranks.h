@@ -96,7 +96,4 @@ class ChildRank {
   std::unique_ptr<Mesh> mesh_;
 };
 
-// How many ranks a mesh of these degrees has.
-uint32_t ranksOf(const MeshDegrees& degrees);
-
 }  // namespace latentd::mesh::testing

@@ -185,7 +185,7 @@ void checkRandomShapes(ChildRank& rank, std::mt19937_64& random) {
 TEST_CASE("rank attends to sharded sequences", "[.][child]") {
   ChildRank rank(ChildRank::Start::kNothing);
   testing::forEachTopology(rank, [&](const MeshDegrees& degrees) {
-    INFO(testing::toText(degrees) << ", seed " << testing::firstLine(rank));
+    INFO(toString(degrees) << ", seed " << testing::firstLine(rank));
     std::mt19937_64 random(std::stoull(testing::firstLine(rank)));
     checkRandomShapes(rank, random);
   });

@@ -19,21 +19,13 @@
 //   TEST_CASE("...") { requireTopologies("rank that ...", {{.ring = 2}, {.tp = 3}}, {.setup = "one line"}); }
 namespace latentd::mesh::testing {
 
-inline std::string toText(const MeshDegrees& degrees) {
-  std::string text;
-  for (const MeshDim dim : kMeshDims)
-    if (degrees.of(dim) > 1)
-      text += (text.empty() ? "" : " x ") + std::string(toString(dim)) + std::to_string(degrees.of(dim));
-  return text;
-}
-
 // Waits for each topology by itself: a deadline of one is not that of all.
 inline void requireTopologies(const std::string& test_case, const std::vector<MeshDegrees>& topologies,
                               RanksOptions options = {}) {
   std::ostringstream text;
   text << options.setup << '\n';
   for (const MeshDegrees& degrees : topologies) {
-    options.degrees.dp = std::max(options.degrees.dp, ranksOf(degrees));
+    options.degrees.dp = std::max(options.degrees.dp, degrees.product());
     for (const MeshDim dim : kMeshDims)
       text << degrees.of(dim) << ' ';
   }
@@ -42,7 +34,7 @@ inline void requireTopologies(const std::string& test_case, const std::vector<Me
   options.timeout = std::chrono::minutes(1);  // ranks without a place in a topology wait for the next one
   Ranks ranks(test_case, options);
   for (const MeshDegrees& degrees : topologies) {
-    for (size_t rank = 0; rank < ranksOf(degrees); ++rank)
+    for (size_t rank = 0; rank < degrees.product(); ++rank)
       ranks.next(rank);
   }
   ranks.requireSuccess();
@@ -58,9 +50,9 @@ void forEachTopology(ChildRank& rank, Visit visit) {
   MeshDegrees d;
   while (text >> d.dp >> d.cfg >> d.ring >> d.ulysses >> d.spatial >> d.pp >> d.tp) {
     rank.remake(d);
-    if (rank.rank() >= ranksOf(d)) continue;
+    if (rank.rank() >= d.product()) continue;
     visit(d);
-    rank.send(toText(d));
+    rank.send(toString(d));
   }
 }
 

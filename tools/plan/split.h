@@ -14,8 +14,8 @@ struct Split {
   bool batched = true;        // guidance_batching: both branches of a rank in one pass
 
   // Of one replica.
-  uint32_t ranks() const { return degrees.cfg * degrees.ring * degrees.ulysses * degrees.pp * degrees.tp; }
-  uint32_t gpus() const { return degrees.dp * ranks(); }
+  uint32_t ranks() const { return gpus() / degrees.dp; }
+  uint32_t gpus() const { return degrees.product(); }
   uint32_t sequence() const { return degrees.ring * degrees.ulysses; }
 };
 

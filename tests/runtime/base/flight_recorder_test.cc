@@ -111,14 +111,27 @@ TEST_CASE("flight recorder: ranks that do not do the same are told apart", "[bas
         "operation 7 of process group ulysses differs between its ranks: rank 2 all_to_all of bfloat16 "
         "[2, 321, 12, 128], rank 0 all_to_all of bfloat16 [2, 320, 12, 128]");
 
-  for (Operation wrong : {operation("all_reduce", "ulysses", 8), operation("all_to_all", "ulysses", 8)}) {
+  // The same in another run is another operation.
+  Operation later = mine;
+  later.sequence = 8;
+  later.run = 3;
+  third.begin(later);
+  Operation earlier = later;
+  earlier.run = 2;
+  const Status runs = first.disagreement(earlier, peers, true);
+  CHECK(messageOf(runs) ==
+        "operation 8 of process group ulysses differs between its ranks: rank 0 all_to_all of bfloat16 "
+        "[2, 320, 12, 128] in run 2, rank 2 all_to_all of bfloat16 [2, 320, 12, 128] in run 3");
+  CHECK(first.disagreement(later, peers, true).ok());
+
+  for (Operation wrong : {operation("all_reduce", "ulysses", 9), operation("all_to_all", "ulysses", 9)}) {
     if (wrong.kind == "all_to_all") wrong.dtype = DType::kFloat32;
     third.begin(wrong);
-    CHECK_FALSE(first.disagreement(operation("all_to_all", "ulysses", 8), peers, false).ok());
+    CHECK_FALSE(first.disagreement(operation("all_to_all", "ulysses", 9), peers, false).ok());
   }
   // Rank 2 has no longer, or not yet, the operation.
   CHECK(first.disagreement(operation("all_reduce", "ulysses", 6), peers, false).ok());
-  CHECK(first.disagreement(operation("all_reduce", "ulysses", 9), peers, false).ok());
+  CHECK(first.disagreement(operation("all_reduce", "ulysses", 10), peers, false).ok());
   // Nobody compares with ranks outside of the group.
   CHECK(first.disagreement(operation("all_reduce", "ulysses", 7), {Rank(0), Rank(1)}, false).ok());
 }

@@ -37,10 +37,5 @@ TEST_CASE("config: what the file asks for holds where it is possible", "[config]
   CHECK(settleCommunication(impossible).code() == absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("config: the degrees of a mesh that are above 1 are told", "[config]") {
-  CHECK(toString(ParallelDegrees{}).empty());
-  CHECK(toString(ParallelDegrees{.cfg = 2, .ulysses = 4, .tp = 3}) == "cfg 2 x ulysses 4 x tp 3");
-}
-
 }  // namespace
 }  // namespace latentd::config

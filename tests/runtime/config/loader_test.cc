@@ -361,12 +361,18 @@ TEST_CASE("config: values that contradict each other are both named", "[config]"
   check({
       {"ranks", inGroup("    devices: [cpu, cpu, cpu]\n    parallel: {cfg: 2, ulysses: 2}\n"),
        "t.yaml:7: groups[1].parallel: the degrees dp 1 x cfg 2 x ring 1 x ulysses 2 x spatial 1 x pp 1 x tp 1 make 4 "
-       "ranks, "
-       "but devices lists 3; the two must be equal"},
+       "ranks, but devices lists 3; the two must be equal: list 4 devices"},
+      {"ranks of one degree", inGroup("    devices: [cpu, cpu, cpu, cpu]\n    parallel: {ulysses: 3, tp: 2}\n"),
+       "t.yaml:7: groups[1].parallel: the degrees dp 1 x cfg 1 x ring 1 x ulysses 3 x spatial 1 x pp 1 x tp 2 make 6 "
+       "ranks, but devices lists 4; the two must be equal: give ulysses: 2, or list 6 devices"},
+      {"ranks of replicas", inGroup("    devices: [cpu, cpu, cpu, cpu]\n    parallel: {cfg: 2}\n"),
+       "t.yaml:7: groups[1].parallel: the degrees dp 1 x cfg 2 x ring 1 x ulysses 1 x spatial 1 x pp 1 x tp 1 make 2 "
+       "ranks, but devices lists 4; the two must be equal: give dp: 2 (replicas; --print-schema has the other "
+       "degrees), or list 2 devices"},
       {"ranks without parallel", inGroup("    devices: [cpu, cpu]\n"),
        "t.yaml:5: groups[1].parallel: the degrees dp 1 x cfg 1 x ring 1 x ulysses 1 x spatial 1 x pp 1 x tp 1 make 1 "
-       "ranks, "
-       "but devices lists 2; the two must be equal"},
+       "rank, but devices lists 2; the two must be equal: give dp: 2 (replicas; --print-schema has the other degrees), "
+       "or list 1 device"},
       {"nccl on the CPU", inGroup("    devices: [cpu, cpu]\n    parallel: {cfg: 2}\n    communication: nccl\n"),
        "t.yaml:8: groups[1].communication: 'nccl' needs a GPU for each rank, and its ranks are on the CPU; give gloo "
        "or "

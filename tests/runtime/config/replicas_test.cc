@@ -92,7 +92,7 @@ TEST_CASE("replicas: threads are shared out among all of them, and ranks of diff
 TEST_CASE("replicas: devices must make whole replicas, and pairs are bounded", "[config][replica]") {
   CHECK(refusal(withKeys("devices: [cpu, cpu, cpu]\n    parallel: {dp: 2}")) ==
         "t.yaml:8: groups[1].parallel: the degrees dp 2 x cfg 1 x ring 1 x ulysses 1 x spatial 1 x pp 1 x tp 1 make 2 "
-        "ranks, but devices lists 3; the two must be equal");
+        "ranks, but devices lists 3; the two must be equal: give dp: 3, or list 2 devices");
   CHECK(refusal(withKeys("parallel: {dp: 0}")).find("t.yaml:7: groups[1].parallel.dp: ") == 0);
   std::string many = "devices: [cpu";
   for (int device = 1; device < 64; ++device)

@@ -328,7 +328,7 @@ TEST_CASE("rank of a denoiser", "[.][child]") {
   std::vector<const char*> names = {"unipc6_cfg5", "unipc4_nocfg"};
   if (mesh::testing::firstLine(rank) == kAll) names.insert(names.end(), {"euler4", "one_frame_longprompt"});
   mesh::testing::forEachTopology(rank, [&](const MeshDegrees& degrees) {
-    INFO(mesh::testing::toText(degrees));
+    INFO(toString(degrees));
     checkForward(rank, oracle, "wan21-t2v/transformer");
     checkForward(rank, oracle, "wan22-a14b/transformer");
     checkForwardBFloat16(rank, oracle);
@@ -418,7 +418,7 @@ TEST_CASE("wan parallel: bytes that each rank gives in a step, as a table", "[.]
                                     {.cfg = 2, .pp = 2},
                                     {.cfg = 2, .ring = 2, .ulysses = 2}};
   for (const MeshDegrees& degrees : topologies) {
-    const std::string name = mesh::testing::toText(degrees);
+    const std::string name = toString(degrees);
     Ranks ranks("rank of a table", {.degrees = degrees});
     for (size_t rank = 0; rank < ranks.size(); ++rank)
       fmt::print("{:28} {:5} {}\n", name, rank, ranks.next(rank));
