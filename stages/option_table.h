@@ -22,6 +22,11 @@ struct OptionSpec {
   std::string valid;          // what follows "is not": "an integer from 1 to 256"
   std::string default_value;  // as it would be written
   std::string meaning;
+  // What of the group it takes to matter, one of: "parallel.ring" (above 1), "options.tile_height" (given, and not its
+  // default), "method.source"; none: nothing.
+  std::vector<std::string> matters_with = {};
+  // In the same words, each of what leaves nothing for it to say.
+  std::vector<std::string> idle_with = {};
 };
 
 // One option and how its text becomes a field. set: false if the text is none of `valid`.
@@ -37,9 +42,9 @@ using OptionTable = std::vector<Option<Options>>;
 // A decimal integer in [low, high].
 template <class Options, class Field>
 Option<Options> integerOption(std::string name, Field Options::*field, int64_t low, int64_t high, std::string fallback,
-                              std::string meaning) {
+                              std::string meaning, std::vector<std::string> matters_with = {}) {
   OptionSpec spec{std::move(name), "an integer from " + std::to_string(low) + " to " + std::to_string(high),
-                  std::move(fallback), std::move(meaning)};
+                  std::move(fallback), std::move(meaning), std::move(matters_with)};
   return {std::move(spec), [=](Options& options, const std::string& text) {
             int64_t value = 0;
             const char* end = text.data() + text.size();

@@ -51,6 +51,11 @@ StatusOr<ComputeTarget> computeTarget(const LoadContext& context) {
   return target;
 }
 
+Status refuseDegree(mesh::MeshDim dim, uint32_t degree, const std::string& why) {
+  const std::string field = fmt::format("parallel.{}", mesh::toString(dim));
+  return atField(absl::InvalidArgumentError(fmt::format("{} = {}: {}", field, degree, why)), field);
+}
+
 Status checkDegrees(const LoadContext& context, std::string_view stage, std::initializer_list<mesh::MeshDim> usable) {
   for (const mesh::MeshDim dim : mesh::kMeshDims) {
     const uint32_t degree = context.degrees.of(dim);
@@ -58,21 +63,12 @@ Status checkDegrees(const LoadContext& context, std::string_view stage, std::ini
     std::vector<std::string_view> names;
     for (const mesh::MeshDim other : usable)
       names.push_back(mesh::toString(other));
-    return atField(
-        absl::InvalidArgumentError(fmt::format(
-            "parallel.{} = {}: {} can share no work along it, expected 1; {}", mesh::toString(dim), degree, stage,
-            names.empty() ? "it runs on one rank" : fmt::format("it uses {}", fmt::join(names, ", ")))),
-        fmt::format("parallel.{}", mesh::toString(dim)));
+    return refuseDegree(
+        dim, degree,
+        fmt::format("{} can share no work along it, expected 1; {}", stage,
+                    names.empty() ? "it runs on one rank" : fmt::format("it uses {}", fmt::join(names, ", "))));
   }
   return absl::OkStatus();
-}
-
-Status checkComponentClass(ModelConfig& index, std::string_view component, std::string_view class_name) {
-  const std::optional<std::string> found = index.componentClass(component);
-  LATENTD_RETURN_IF_ERROR(index.status());
-  if (found == class_name) return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format("{}: {} is {}, this stage serves {} only", index.path(), component,
-                                                   found.value_or("absent"), class_name));
 }
 
 Status unknownMethod(const Stage& stage, const std::string& method) {

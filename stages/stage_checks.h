@@ -9,7 +9,6 @@
 #include "mesh/device_mesh.h"
 #include "runtime/base/status.h"
 #include "stages/stage.h"
-#include "stages/weights/model_config.h"
 
 // What every model stage checks the same way.
 namespace latentd::stages {
@@ -32,8 +31,8 @@ StatusOr<ComputeTarget> computeTarget(const LoadContext& context);
 // ranks that would only repeat each other's work are refused, not kept busy.
 Status checkDegrees(const LoadContext& context, std::string_view stage, std::initializer_list<mesh::MeshDim> usable);
 
-// FAILED_PRECONDITION if model_index.json does not give the component this class.
-Status checkComponentClass(ModelConfig& index, std::string_view component, std::string_view class_name);
+// INVALID_ARGUMENT, with its field: "parallel.tp = 3: WHY".
+Status refuseDegree(mesh::MeshDim dim, uint32_t degree, const std::string& why);
 
 // INVALID_ARGUMENT that names the methods of the stage.
 Status unknownMethod(const Stage& stage, const std::string& method);

@@ -29,6 +29,7 @@
 #include "runtime/base/event_loop.h"
 #include "runtime/base/log.h"
 #include "runtime/base/signal_filter.h"
+#include "runtime/base/standard_output.h"
 #include "runtime/base/status.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/base/version.h"
@@ -293,7 +294,8 @@ Status serve(const config::Topology& topology, const config::Findings& findings,
                                      .runtime_dir = runtime_dir,
                                      .worker_binary = binaries.worker,
                                      .random = [&random] { return random(); },
-                                     .on_ready = on_ready});
+                                     .on_ready = on_ready,
+                                     .place_of = placeOf});
   const SignalWatch signals(loop, [&supervisor] { supervisor.interrupt(); });
   if (!signals.valid())
     return absl::ResourceExhaustedError("no descriptors left for signals: raise the open files limit");
@@ -318,11 +320,20 @@ Status serve(const config::Topology& topology, const config::Findings& findings,
                                                         registry));
   grpc_address = server->address();
   http_address = config::toString(config::Endpoint{topology.http.host, http->port()});
+  for (const std::string& note : findings.notes)
+    log->warn("{}", note);
   log->info("latentd {}: gRPC on {}, metrics and health on http://{}; loading", kVersion, grpc_address, http_address);
   LATENTD_RETURN_IF_ERROR(supervisor.start());
   loop.run();
   server->stop(kServerGrace);
   return supervisor.outcome();
+}
+
+// What was asked for is told; the exit code.
+int print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  const Status written = flushOutput();
+  return written.ok() ? 0 : fail(Exit::kFailed, written);
 }
 
 // Of a preflight: the file's fault, or that of what should check it.
@@ -334,26 +345,21 @@ int check(config::Topology topology, bool json, const std::string& worker) {
   const StatusOr<config::Findings> findings = supervisor::preflight(topology, spawner, worker, -1);
   if (!findings.ok()) return fail(exitOf(findings.status()), findings.status());
   config::settle(*findings, topology);
-  std::printf("%s\n", (json ? checkJson(topology, *findings) : checkText(topology, *findings)).c_str());
-  return 0;
+  return print((json ? checkJson(topology, *findings) : checkText(topology, *findings)) + "\n");
 }
 
 // Predictions only: nothing is started.
 int printPlan(const plan::Arguments& arguments) {
   const StatusOr<std::string> text = plan::run(arguments);
   if (!text.ok()) return fail(exitOf(text.status()), text.status());
-  std::printf("%s", text->c_str());
-  return 0;
+  return print(*text);
 }
 
 int run(int argc, char** argv) {
   Arguments arguments;
   if (const std::optional<int> code = parse(argc, argv, arguments)) return *code;
   if (arguments.plan) return printPlan(*arguments.plan);
-  if (arguments.print_schema) {
-    std::printf("%s", config::printSchema(config::KeyTable()).c_str());
-    return 0;
-  }
+  if (arguments.print_schema) return print(config::printSchema(config::KeyTable()));
   StatusOr<config::Topology> topology = loadTopology(arguments);
   if (!topology.ok()) return fail(Exit::kUsage, topology.status());
   const StatusOr<std::string> worker = findBinary("--worker-binary", arguments.worker_binary, "latent-worker");

@@ -43,6 +43,8 @@ struct EdgeMetrics {
 
   Gauges<2> info;               // edge_info{edge,transport}: its channels of this transport
   Counters<1> bytes;            // edge_bytes_total{edge}
+  Counters<2> published;        // edge_published_bytes_total{edge,rank}: by rank of the producers
+  Counters<2> read;             // edge_read_bytes_total{edge,rank}: by rank of the consumers
   Counters<1> handoffs;         // handoffs_total{edge}
   Histograms<1> handoff;        // handoff_seconds{edge}: publication to the last acknowledgement
   Histograms<1> slot_wait;      // slot_wait_seconds{edge}: back-pressure met by the producer

@@ -1,12 +1,23 @@
 #include "runtime/supervisor/edge_monitor.h"
 
+#include <utility>
+
 namespace latentd::supervisor {
 
 EdgeMonitor::EdgeMonitor(const config::Topology& topology, metrics::EdgeMetrics& metrics)
     : topology_(topology), metrics_(metrics), edges_(topology.edges.size()) {
-  for (const config::EdgeSpec& spec : topology.edges) {
+  for (size_t index = 0; index < edges_.size(); ++index) {
+    const config::EdgeSpec& spec = topology.edges[index];
     metrics_.slots.with(nameOf(spec)).Increment(spec.slots);
     metrics_.slots_in_use.with(nameOf(spec)).Set(0);
+    for (uint32_t rank = 0; rank < (spec.publishesParts() ? topology.groups[spec.from].ranks() : 1); ++rank) {
+      edges_[index].producers[Rank(rank)];
+      metrics_.published.with(nameOf(spec), std::to_string(rank));
+    }
+    for (uint32_t rank = 0; rank < topology.groups[spec.to].ranks(); ++rank) {
+      edges_[index].consumers[Rank(rank)];
+      metrics_.read.with(nameOf(spec), std::to_string(rank));
+    }
   }
 }
 
@@ -19,10 +30,12 @@ void EdgeMonitor::setSlotsInUse(const config::EdgeSpec& spec) {
   metrics_.slots_in_use.with(nameOf(spec)).Set(sum);
 }
 
-void EdgeMonitor::onTransfer(EdgeIndex edge, const internal::v1::TransferDone& transfer) {
+void EdgeMonitor::onTransfer(EdgeIndex edge, Rank producer, const internal::v1::TransferDone& transfer) {
   const std::string& name = nameOf(topology_.edges[edge.value]);
-  ++edges_[edge.value].handoffs;
-  edges_[edge.value].bytes += transfer.bytes();
+  RankFigures& figures = edges_[edge.value].producers[producer];
+  ++figures.handoffs;
+  figures.bytes += transfer.bytes();
+  metrics_.published.with(name, std::to_string(producer.value)).Increment(static_cast<double>(transfer.bytes()));
   metrics_.handoffs.with(name).Increment();
   metrics_.bytes.with(name).Increment(static_cast<double>(transfer.bytes()));
   metrics_.handoff.with(name).Observe(transfer.handoff_seconds());
@@ -34,12 +47,17 @@ void EdgeMonitor::onStats(EdgeIndex edge, WorkerId worker, const internal::v1::E
   const config::EdgeSpec& spec = topology_.edges[edge.value];
   Edge& state = edges_[edge.value];
   if (worker.group.value == spec.from) {
-    state.slots_in_use[worker] = stats.slots_in_use();
+    state.producers[worker.rank].slots_in_use = stats.slots_in_use();
     setSlotsInUse(spec);
   }
   Totals& before = state.totals[worker];
   if (before.channel != stats.channel_id()) before = Totals{.channel = stats.channel_id()};
   // A total that shrinks is a worker's bug; it must not make a counter go back.
+  if (worker.group.value == spec.to && stats.bytes_read() > before.bytes_read) {
+    const uint64_t bytes = stats.bytes_read() - std::exchange(before.bytes_read, stats.bytes_read());
+    state.consumers[worker.rank].bytes += bytes;
+    metrics_.read.with(nameOf(spec), std::to_string(worker.rank.value)).Increment(static_cast<double>(bytes));
+  }
   if (stats.stale_dropped() > before.stale_dropped) {
     metrics_.stale_dropped.with(nameOf(spec))
         .Increment(static_cast<double>(stats.stale_dropped() - before.stale_dropped));
@@ -54,15 +72,16 @@ void EdgeMonitor::onStats(EdgeIndex edge, WorkerId worker, const internal::v1::E
 }
 
 void EdgeMonitor::onClosed(EdgeIndex edge) {
-  edges_[edge.value].slots_in_use.clear();
+  for (auto& [rank, figures] : edges_[edge.value].producers)
+    figures.slots_in_use = 0;
   edges_[edge.value].totals.clear();
   setSlotsInUse(topology_.edges[edge.value]);
 }
 
 uint32_t EdgeMonitor::Edge::inUse() const {
   uint32_t sum = 0;
-  for (const auto& [worker, slots] : slots_in_use)
-    sum += slots;
+  for (const auto& [rank, figures] : producers)
+    sum += figures.slots_in_use;
   return sum;
 }
 
@@ -76,8 +95,23 @@ v1::GetEdgesResponse EdgeMonitor::report() const {
     edge.set_transport_reason(spec.transport_reason);
     edge.set_slots(spec.slots);
     edge.set_slots_in_use(edges_[index].inUse());
-    edge.set_handoffs(edges_[index].handoffs);
-    edge.set_bytes(edges_[index].bytes);
+    uint64_t handoffs = 0;
+    uint64_t bytes = 0;
+    const auto add = [](Rank rank, const RankFigures& figures, v1::EdgeRank& proto) {
+      proto.set_rank(rank.value);
+      proto.set_handoffs(figures.handoffs);
+      proto.set_bytes(figures.bytes);
+      proto.set_slots_in_use(figures.slots_in_use);
+    };
+    for (const auto& [rank, figures] : edges_[index].producers) {
+      handoffs += figures.handoffs;
+      bytes += figures.bytes;
+      add(rank, figures, *edge.add_producers());
+    }
+    for (const auto& [rank, figures] : edges_[index].consumers)
+      add(rank, figures, *edge.add_consumers());
+    edge.set_handoffs(handoffs);
+    edge.set_bytes(bytes);
   }
   return response;
 }

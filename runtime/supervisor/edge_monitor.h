@@ -21,7 +21,7 @@ class EdgeMonitor {
  public:
   EdgeMonitor(const config::Topology& topology, metrics::EdgeMetrics& metrics);
 
-  void onTransfer(EdgeIndex edge, const internal::v1::TransferDone& transfer);
+  void onTransfer(EdgeIndex edge, Rank producer, const internal::v1::TransferDone& transfer);
   void onStats(EdgeIndex edge, WorkerId worker, const internal::v1::EdgeStats& stats);
   // The channel is gone: nothing of it is in use.
   void onClosed(EdgeIndex edge);
@@ -31,13 +31,18 @@ class EdgeMonitor {
   // What one rank had reported of one channel.
   struct Totals {
     uint32_t channel = 0;
+    uint64_t bytes_read = 0;
     uint64_t stale_dropped = 0;
     std::map<std::string, uint64_t> discarded;
   };
-  struct Edge {
+  struct RankFigures {
     uint64_t handoffs = 0;
     uint64_t bytes = 0;
-    std::map<WorkerId, uint32_t> slots_in_use;  // by producer rank
+    uint32_t slots_in_use = 0;
+  };
+  struct Edge {
+    std::map<Rank, RankFigures> producers;
+    std::map<Rank, RankFigures> consumers;
     std::map<WorkerId, Totals> totals;
     uint32_t inUse() const;
   };

@@ -78,7 +78,9 @@ class Fleet final : public CommandSink,
   void shutDown(std::chrono::milliseconds grace, std::function<void()> done);
   void killAll();
 
-  void fill(v1::Topology& topology, const std::function<bool(GroupIndex)>& is_busy) const;
+  // Where a rank is in its group's mesh, by dimension: what a mesh is, is not known here.
+  using PlaceOf = std::function<std::vector<std::pair<std::string, uint32_t>>(const config::GroupSpec&, Rank)>;
+  void fill(v1::Topology& topology, const std::function<bool(GroupIndex)>& is_busy, const PlaceOf& place_of) const;
   // NOT_FOUND for a name that is none, FAILED_PRECONDITION for a group of one rank; empty: every group of several.
   StatusOr<v1::FlightRecords> flightRecords(const std::string& group) const;
   std::optional<EdgeIndex> edgeOf(ChannelId channel) const { return plan_.edgeOf(channel); }

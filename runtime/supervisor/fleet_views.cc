@@ -7,6 +7,7 @@
 #include "runtime/supervisor/fleet.h"
 #include "runtime/supervisor/flight_report.h"
 #include "runtime/supervisor/group_contract.h"
+#include "runtime/supervisor/status_proto.h"
 
 namespace latentd::supervisor {
 
@@ -33,7 +34,8 @@ void fillMesh(const config::GroupSpec& spec, v1::Group& proto) {
 
 }  // namespace
 
-void Fleet::fill(v1::Topology& topology, const std::function<bool(GroupIndex)>& is_busy) const {
+void Fleet::fill(v1::Topology& topology, const std::function<bool(GroupIndex)>& is_busy,
+                 const PlaceOf& place_of) const {
   for (const auto& group : groups_) {
     v1::Group& proto = *topology.add_groups();
     proto.set_name(group->spec().name);
@@ -41,15 +43,17 @@ void Fleet::fill(v1::Topology& topology, const std::function<bool(GroupIndex)>& 
     proto.set_epoch(group->epoch().value);
     proto.set_threads(group->spec().threads);
     proto.set_restarts(group->restarts());
-    if (!group->lastFailure().ok()) {
-      proto.mutable_last_failure()->set_code(static_cast<int32_t>(group->lastFailure().code()));
-      proto.mutable_last_failure()->set_message(messageOf(group->lastFailure()));
-    }
+    if (!group->lastFailure().ok()) *proto.mutable_last_failure() = toProto(group->lastFailure());
     fillMesh(group->spec(), proto);
     for (uint32_t rank = 0; rank < group->spec().ranks(); ++rank) {
       const WorkerRecord& record = group->workers().at(Rank(rank));
       v1::Worker& worker = *proto.add_workers();
       worker.set_rank(rank);
+      for (const auto& [dimension, index] : place_of(group->spec(), Rank(rank))) {
+        v1::MeshCoordinate& coordinate = *worker.add_place();
+        coordinate.set_dimension(dimension);
+        coordinate.set_index(index);
+      }
       worker.set_pid(std::max<pid_t>(launcher_->pid({group->index(), Rank(rank)}), 0));
       worker.set_device(config::toString(group->spec().devices[rank]));
       worker.set_state(toProto(record.phase, is_busy(group->index())));
@@ -67,13 +71,13 @@ StatusOr<v1::FlightRecords> Fleet::flightRecords(const std::string& name) const 
     // The name in the file means every replica.
     if (!name.empty() && name != group->spec().name && name != topology_.stageOf(group->index().value).name) continue;
     known = true;
-    const FlightRecorder* recorder = group->recorder();
-    if (recorder == nullptr) continue;
-    v1::GroupRecord& record = *records.add_groups();
-    record.set_group(group->spec().name);
-    record.set_epoch(group->epoch().value);
-    record.set_ended(!group->runs());
-    supervisor::fill(*recorder, records.now_ns(), record);
+    if (const FlightRecorder* recorder = group->recorder()) {
+      v1::GroupRecord& record = *records.add_groups();
+      record.set_group(group->spec().name);
+      record.set_epoch(group->epoch().value);
+      supervisor::fill(*recorder, records.now_ns(), record);
+    }
+    if (const v1::GroupRecord* failure = group->failureRecord()) *records.add_groups() = *failure;
   }
   if (!known) return absl::NotFoundError(fmt::format("there is no group \"{}\"", name));
   if (!name.empty() && records.groups().empty()) {

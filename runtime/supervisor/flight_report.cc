@@ -126,6 +126,7 @@ void fill(const FlightRecorder& recorder, int64_t now_ns, v1::GroupRecord& recor
     for (const Operation& operation : records[rank]) {
       v1::MeshOperation& recent = *proto.add_recent();
       recent.set_sequence(operation.sequence);
+      recent.set_run(operation.run);
       recent.set_kind(operation.kind);
       recent.set_process_group(operation.group);
       recent.set_dtype(static_cast<v1::DType>(operation.dtype));

@@ -11,6 +11,8 @@
 #include "runtime/supervisor/flight_report.h"
 #include "runtime/supervisor/group_contract.h"
 #include "runtime/supervisor/limits.h"
+#include "runtime/supervisor/status_proto.h"
+#include "runtime/supervisor/timestamps.h"
 
 namespace latentd::supervisor {
 
@@ -84,7 +86,7 @@ void Group::fail(std::optional<Rank> rank, const Status& cause, const std::strin
     workers_.enter(Rank(index), WorkerPhase::kKilled);
     deps_.launcher.kill(worker);
   }
-  logRecords();
+  keepRecords();
   deps_.observer.onGroupFailed(*this, last_failure_);
   if (workers_.all(WorkerPhase::kAbsent)) allReaped();
 }
@@ -99,10 +101,24 @@ void Group::confirmSuspicion() {
   fail(confirmed.rank, confirmed.met, confirmed.reason);
 }
 
-void Group::logRecords() const {
-  const auto idle = [](const FlightRecorder::Totals& totals) { return totals.operations == 0; };
-  if (shared_ == nullptr || std::all_of(counted_.begin(), counted_.end(), idle)) return;
+const FlightRecorder* Group::recorder() const {
+  const bool failed = failure_record_ && failure_record_->epoch() == epoch_.value;
+  return shared_ == nullptr || failed ? nullptr : &shared_->recorder();
+}
+
+void Group::keepRecords() {
+  if (shared_ == nullptr) return;
   const int64_t now = toNanoseconds(deps_.clock.now());
+  v1::GroupRecord& record = failure_record_.emplace();
+  record.set_group(spec().name);
+  record.set_epoch(epoch_.value);
+  record.set_ended(true);
+  record.set_ended_ns(now);
+  *record.mutable_end_time() = toTimestamp(deps_.clock.wallNow());
+  *record.mutable_cause() = toProto(last_failure_);
+  supervisor::fill(shared_->recorder(), now, record);
+  const auto idle = [](const FlightRecorder::Totals& totals) { return totals.operations == 0; };
+  if (std::all_of(counted_.begin(), counted_.end(), idle)) return;
   for (const std::string& line : reportLines(shared_->recorder(), kOperationsLogged, now))
     log_->error("{}: {}", spec().name, line);
 }

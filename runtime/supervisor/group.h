@@ -116,8 +116,10 @@ class Group {
   Clock::TimePoint nextDeadline() const;
   void onTimer();
 
-  // What its ranks do with each other, or did in the epoch that has ended; null for a group of one rank.
-  const FlightRecorder* recorder() const { return shared_ == nullptr ? nullptr : &shared_->recorder(); }
+  // What its ranks do with each other; null once the epoch has failed, and for a group of one rank.
+  const FlightRecorder* recorder() const;
+  // What they had done when its last failure ended an epoch; null before the first.
+  const v1::GroupRecord* failureRecord() const { return failure_record_ ? &*failure_record_ : nullptr; }
 
  private:
   // The epoch's end as those met it who did not cause it.
@@ -129,16 +131,16 @@ class Group {
     std::set<Rank> ending;  // they said so when they could not start: their exits tell nothing
   };
 
-  internal::v1::WorkerCommand loadCommand(Rank rank) const;
-  Status makeShared();
   struct SentSignal {
     Rank rank;
     int number;
     Clock::TimePoint until;
   };
 
+  internal::v1::WorkerCommand loadCommand(Rank rank) const;
+  Status makeShared();
   void confirmSuspicion();
-  void logRecords() const;
+  void keepRecords();
   // Into the metrics, what has come since the last time.
   void countOperations(Rank rank);
   void launchAll();
@@ -160,6 +162,7 @@ class Group {
   bool ever_loaded_ = false;
   std::unique_ptr<RankShared> shared_;           // of this epoch; only for several ranks
   std::vector<FlightRecorder::Totals> counted_;  // of this epoch, by rank: what the metrics have
+  std::optional<v1::GroupRecord> failure_record_;
   std::optional<Suspicion> suspicion_;
   std::optional<Clock::TimePoint> next_start_;
 };

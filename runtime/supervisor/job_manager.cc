@@ -11,6 +11,7 @@
 
 #include "runtime/supervisor/limits.h"
 #include "runtime/supervisor/state_name.h"
+#include "runtime/supervisor/status_proto.h"
 #include "runtime/supervisor/timestamps.h"
 
 namespace latentd::supervisor {
@@ -280,10 +281,7 @@ void JobManager::forget(const JobId& id) {
 
 void JobManager::finish(JobRecord& record, v1::JobState state, const Status& status) {
   table_.transition(record, state);
-  if (!status.ok()) {
-    record.job.mutable_error()->set_code(static_cast<int32_t>(status.code()));
-    record.job.mutable_error()->set_message(messageOf(status));
-  }
+  if (!status.ok()) *record.job.mutable_error() = toProto(status);
   recordEnd(record, status);
   const JobId id = record.job.id();
   const auto timing = timings_.find(id);

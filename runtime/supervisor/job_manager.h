@@ -78,7 +78,7 @@ class JobManager final : public DispatcherHost {
   // After anything that may have freed something or queued something.
   void pump();
   TraceStore& traces() { return traces_; }
-  void addTransfer(const JobId& job, const std::string& edge, uint64_t bytes, double seconds);
+  void addTransfer(const JobId& job, const std::string& edge, Rank producer, const internal::v1::TransferDone& done);
   Clock::TimePoint nextDeadline() const;
   void onTimer();
 

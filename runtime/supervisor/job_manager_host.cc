@@ -141,13 +141,15 @@ void JobManager::requeue(const JobId& id, const Status& cause, JobTable::Requeue
   notify(record);
 }
 
-void JobManager::addTransfer(const JobId& job, const std::string& edge, uint64_t bytes, double seconds) {
+void JobManager::addTransfer(const JobId& job, const std::string& edge, Rank producer,
+                             const internal::v1::TransferDone& done) {
   JobRecord* record = table_.find(job);
   if (record == nullptr) return;
   v1::EdgeTransfer& transfer = *record->job.add_transfers();
   transfer.set_edge(edge);
-  transfer.set_bytes(bytes);
-  *transfer.mutable_duration() = secondsToDuration(seconds);
+  transfer.set_rank(producer.value);
+  transfer.set_bytes(done.bytes());
+  *transfer.mutable_duration() = secondsToDuration(done.handoff_seconds());
 }
 
 }  // namespace latentd::supervisor

@@ -12,6 +12,7 @@
 #include "runtime/supervisor/invalid_field.h"
 #include "runtime/supervisor/limits.h"
 #include "runtime/supervisor/state_name.h"
+#include "runtime/supervisor/status_proto.h"
 #include "runtime/supervisor/timestamps.h"
 
 namespace latentd::supervisor {
@@ -46,6 +47,16 @@ bool matches(const v1::ListJobsRequest& request, const v1::Job& job) {
   return !request.has_created_before() || job.create_time() < request.created_before();
 }
 
+Status checkTime(std::string_view field, const google::protobuf::Timestamp& time) {
+  using google::protobuf::util::TimeUtil;
+  const bool valid = time.seconds() >= TimeUtil::kTimestampMinSeconds &&
+                     time.seconds() <= TimeUtil::kTimestampMaxSeconds && time.nanos() >= 0 &&
+                     time.nanos() < 1'000'000'000;
+  if (valid) return absl::OkStatus();
+  return invalidField(field, " = {} s and {} ns: is no time; the years 1 to 9999, nanos from 0 to 999999999",
+                      time.seconds(), time.nanos());
+}
+
 Status checkList(const v1::ListJobsRequest& request) {
   if (request.page_size() > kPageSizeMax) {
     return invalidField("page_size", " = {}: must be at most {}; 0 means {}", request.page_size(), kPageSizeMax,
@@ -56,6 +67,8 @@ Status checkList(const v1::ListJobsRequest& request) {
     return invalidField("states", " = {}: must be of {} to {}; none means all", state,
                         static_cast<int>(v1::JOB_STATE_QUEUED), static_cast<int>(v1::JobState_MAX));
   }
+  LATENTD_RETURN_IF_ERROR(checkTime("created_after", request.created_after()));
+  LATENTD_RETURN_IF_ERROR(checkTime("created_before", request.created_before()));
   using google::protobuf::util::TimeUtil;
   const bool both = request.has_created_after() && request.has_created_before();
   if (both && request.created_before() < request.created_after()) {
@@ -138,8 +151,7 @@ void JobTable::requeue(JobRecord& record, const Status& cause, Requeue why) {
   } else {
     job.set_displacements(job.displacements() + 1);
   }
-  job.mutable_restart_cause()->set_code(static_cast<int32_t>(cause.code()));
-  job.mutable_restart_cause()->set_message(messageOf(cause));
+  *job.mutable_restart_cause() = toProto(cause);
   job.clear_start_time();
   job.clear_transfers();
   job.clear_stages();

@@ -11,6 +11,7 @@
 #include "proto/worker.pb.h"
 #include "runtime/base/status_field.h"
 #include "runtime/supervisor/group_contract.h"
+#include "runtime/supervisor/idle_keys.h"
 #include "runtime/supervisor/job_validation.h"
 #include "runtime/supervisor/preflight_process.h"
 #include "runtime/supervisor/token_cuts.h"
@@ -168,6 +169,8 @@ StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpaw
     stages.push_back(findingsOf(stage, result).ready().limits());
   const JobLimits limits = mergeLimits(stages, topology.limits, topology.defaults);
   fillLimits(topology, limits, findings);
+  const std::vector<std::string> idle = idleKeys(topology, result, limits);
+  findings.notes.insert(findings.notes.end(), idle.begin(), idle.end());
   LATENTD_RETURN_IF_ERROR(checkDefaults(topology, limits, findings));
   return findings;
 }

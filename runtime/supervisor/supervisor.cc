@@ -13,6 +13,8 @@ namespace {
 constexpr const char* kControlSocket = "control.sock";
 // How often the log says what a start still waits for: often enough to see life, seldom enough to read.
 constexpr std::chrono::seconds kProgressLogInterval{2};
+// Longer than a loaded machine delays a timer, and than it takes to read what lies in the streams.
+constexpr std::chrono::milliseconds kHeldUp{500};
 
 }  // namespace
 
@@ -87,19 +89,28 @@ void Supervisor::settle() {
 void Supervisor::setTimer() {
   Clock::TimePoint next = std::min({fleet_.nextDeadline(), jobs_.nextDeadline(), shutdown_.nextDeadline()});
   if (!announced_) next = std::min(next, next_progress_log_);
+  next = std::max(next, no_timer_before_);
   // An armed timer that comes too early finds nothing to do and sets the right one: cheaper than moving it each time.
   if (timer_ && timer_->first <= next) return;
   if (timer_) deps_.loop.cancelTimer(*timer_);
   timer_.reset();
   if (next == Clock::TimePoint::max()) return;
-  timer_ = deps_.loop.addTimer(next, [this] {
+  timer_ = deps_.loop.addTimer(next, [this, next] {
     timer_.reset();
-    onTimer();
+    onTimer(next);
   });
 }
 
-void Supervisor::onTimer() {
+bool Supervisor::heldUp(Clock::TimePoint due) {
+  const Clock::TimePoint now = deps_.clock.now();
+  was_held_up_ = !was_held_up_ && due + kHeldUp < now;
+  if (was_held_up_) no_timer_before_ = now + kHeldUp;
+  return was_held_up_;
+}
+
+void Supervisor::onTimer(Clock::TimePoint due) {
   if (ended_) return;
+  if (heldUp(due)) return setTimer();
   fleet_.onTimer();
   jobs_.onTimer();
   if (!announced_ && next_progress_log_ <= deps_.clock.now()) logProgress();
@@ -194,11 +205,11 @@ void Supervisor::onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& 
       const ChannelId channel(transfer.artifact().channel_id());
       const std::optional<EdgeIndex> edge = fleet_.edgeOf(channel);
       if (!edge) return;
-      edge_monitor_.onTransfer(*edge, transfer);
+      edge_monitor_.onTransfer(*edge, worker.rank, transfer);
       const auto job = dispatcher.jobOf(*edge, channel, SequenceNumber(transfer.artifact().sequence()));
       if (!job) return;
       jobs_.traces().onTransfer(*job, worker, deps_.topology.edges[edge->value].name, transfer);
-      jobs_.addTransfer(*job, deps_.topology.edges[edge->value].name, transfer.bytes(), transfer.handoff_seconds());
+      jobs_.addTransfer(*job, deps_.topology.edges[edge->value].name, worker.rank, transfer);
       return;
     }
     default:
@@ -228,6 +239,7 @@ void Supervisor::interrupt() {
       "shutting down: running jobs may finish for {:g} s, then are cancelled; ended within {:g} s; a second "
       "signal kills",
       seconds(shutdown_.jobGrace()), seconds(deps_.topology.deadlines.shutdown_grace));
+  fleet_.disregardSignals();
   jobs_.close("the daemon shuts down");
   jobs_.cancelQueued("cancelled because the daemon shuts down");
   shutdown_.interrupt();
@@ -239,7 +251,6 @@ void Supervisor::advanceShutdown() {
     if (shutdown_.phase() == Shutdown::Phase::kCancelling) {
       if (!jobs_.idle()) log_->info("cancelling what did not finish in time: {} unfinished", jobs_.unfinished());
       jobs_.cancelAll("cancelled because the daemon shuts down");
-  fleet_.disregardSignals();
     } else {
       fleet_.shutDown(shutdown_.workerGrace(), [this] { end(absl::OkStatus()); });
     }
@@ -306,7 +317,8 @@ StatusOr<std::vector<v1::TraceTrack>> Supervisor::trace(const JobId& id) {
 v1::Topology Supervisor::topology() {
   return answer(kLoopAnswerTimeout, [this] {
     v1::Topology topology;
-    fleet_.fill(topology, [this](GroupIndex group) { return jobs_.dispatcher().isBusy(group); });
+    fleet_.fill(
+        topology, [this](GroupIndex group) { return jobs_.dispatcher().isBusy(group); }, deps_.place_of);
     topology.mutable_edges()->Swap(edge_monitor_.report().mutable_edges());
     if (jobs_.limits()) *topology.mutable_limits() = toProto(*jobs_.limits());
     return topology;

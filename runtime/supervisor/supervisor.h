@@ -47,6 +47,7 @@ class Supervisor final : public JobService, private FleetHost, private ControlHa
     std::string worker_binary;
     std::function<uint64_t()> random;  // ids and seeds
     std::function<void()> on_ready;    // once, when jobs are first accepted
+    Fleet::PlaceOf place_of;
   };
   explicit Supervisor(Deps deps);
   ~Supervisor() override;
@@ -96,7 +97,10 @@ class Supervisor final : public JobService, private FleetHost, private ControlHa
   // After anything that happened: sends what can go, moves the shutdown on, sets the timer.
   void settle();
   void setTimer();
-  void onTimer();
+  void onTimer(Clock::TimePoint due);
+  // A timer this late was held up with its process (SIGSTOP, a debugger): what was said meanwhile lies unread and looks
+  // like silence. True once; the timers then wait until it is read.
+  bool heldUp(Clock::TimePoint due);
   void advanceShutdown();
   void end(const Status& outcome);
   void logProgress();
@@ -118,6 +122,8 @@ class Supervisor final : public JobService, private FleetHost, private ControlHa
   std::string last_progress_;
   Clock::TimePoint next_progress_log_;
   std::optional<EventLoop::TimerId> timer_;
+  Clock::TimePoint no_timer_before_ = Clock::TimePoint::min();
+  bool was_held_up_ = false;
   // Last, in this order: streams end before the processes are killed, and both tell the fleet.
   ProcessLauncher launcher_;
   WorkerService service_;

@@ -17,12 +17,25 @@ namespace {
 
 namespace wire = internal::v1;
 
-Status check(const stages::StageRegistry& registry, const wire::Load& group, wire::Ready& ready) {
+void fillOptions(const stages::Stage& stage, google::protobuf::RepeatedPtrField<wire::StageOption>& options) {
+  for (const stages::OptionSpec& option : stage.options()) {
+    wire::StageOption& told = *options.Add();
+    told.set_name(option.name);
+    told.set_valid(option.valid);
+    told.set_default_value(option.default_value);
+    told.set_meaning(option.meaning);
+    told.mutable_matters_with()->Add(option.matters_with.begin(), option.matters_with.end());
+    told.mutable_idle_with()->Add(option.idle_with.begin(), option.idle_with.end());
+  }
+}
+
+Status check(const stages::StageRegistry& registry, const wire::Load& group, wire::GroupFindings& findings) {
   LATENTD_ASSIGN_OR_RETURN(stages::LoadContext context, loadContextOf(group));
   context.check_only = true;
   LATENTD_ASSIGN_OR_RETURN(const std::unique_ptr<stages::Stage> stage, registry.create(group.stage()));
   LATENTD_RETURN_IF_ERROR(stage->load(context));
-  fill(*stage, ready);
+  fill(*stage, *findings.mutable_ready());
+  fillOptions(*stage, *findings.mutable_options());
   return absl::OkStatus();
 }
 
@@ -46,13 +59,7 @@ wire::StageDescription describe(const std::string& name, const stages::Stage& st
   described.set_name(name);
   for (const stages::MethodSpec& method : stage.methods())
     *described.add_methods() = toProto(method);
-  for (const stages::OptionSpec& option : stage.options()) {
-    wire::StageOption& told = *described.add_options();
-    told.set_name(option.name);
-    told.set_valid(option.valid);
-    told.set_default_value(option.default_value);
-    told.set_meaning(option.meaning);
-  }
+  fillOptions(stage, *described.mutable_options());
   return described;
 }
 
@@ -64,7 +71,7 @@ wire::PreflightResult preflight(const stages::StageRegistry& registry, const wir
   *result.mutable_devices() = surveyDevices();
   for (const wire::Load& group : request.groups()) {
     wire::GroupFindings& findings = *result.add_groups();
-    const Status status = runGuarded([&] { return check(registry, group, *findings.mutable_ready()); }).status;
+    const Status status = runGuarded([&] { return check(registry, group, findings); }).status;
     if (status.ok()) continue;
     findings.clear_ready();
     *findings.mutable_status() = toProto(status);

@@ -86,7 +86,8 @@ OptionTable<vae::Tiling> tilingOptions() {
                     "memory of one tile and of the frames; 0 decodes whole images."),
       integerOption(kTileWidth, &Tiling::width, 0, kTileMax, "0", "Width of a tile in pixels."),
       integerOption(kTileOverlap, &Tiling::overlap, 0, kTileMax, "64",
-                    "Pixels over which neighbouring tiles are blended, at most half of either side."),
+                    "Pixels over which neighbouring tiles are blended, at most half of either side.",
+                    {"options.tile_height"}),
   };
 }
 
@@ -166,11 +167,12 @@ StatusOr<TensorTree> VaeDecoderStage::run(const std::string& method, const Sampl
   if (method != kDecode) return unknownMethod(*this, method);
   LATENTD_ASSIGN_OR_RETURN(const at::Tensor latents, takeVideo(inputs, kLatents, model().config().z_dim));
   const int64_t scale = model().config().spatialFactor();
-  const int64_t asked = parameters.height / scale;
-  const bool in_rows = halo() != nullptr && !tiling_.cuts(asked, latents.size(4));
-  if (in_rows) LATENTD_RETURN_IF_ERROR(mesh::SpatialShard::checkHeight(parameters.height, scale, ranks().size()));
-  // Rows of one rank may be fewer; that all of them add up is found when they meet, in the first step.
-  const int64_t height = in_rows ? asked : latents.size(3);
+  int64_t height = latents.size(3);
+  if (halo() != nullptr && !tiling_.cuts(parameters.height / scale, latents.size(4))) {
+    // Rows of one rank may be fewer; that all of them add up is found when they meet, in the first step.
+    LATENTD_ASSIGN_OR_RETURN(height, sharedHeight(parameters));
+    height /= scale;
+  }
   LATENTD_RETURN_IF_ERROR(checkSize(
       parameters, kLatents, {model().config().frames(latents.size(2)), height * scale, latents.size(4) * scale}));
   const bool leads = ranks().rank() == 0;

@@ -86,12 +86,11 @@ StatusOr<TensorTree> VaeEncoderStage::run(const std::string& method, const Sampl
                                           const TensorTree& inputs, RunContext& context) {
   if (method != kEncode) return unknownMethod(*this, method);
   LATENTD_ASSIGN_OR_RETURN(const at::Tensor video, takeVideo(inputs, kVideo, model().config().imageChannels()));
+  int64_t height = video.size(3);
   if (halo() != nullptr) {
-    LATENTD_RETURN_IF_ERROR(
-        mesh::SpatialShard::checkHeight(parameters.height, model().config().spatialFactor(), ranks().size()));
+    // Rows of one rank may be fewer; that all of them add up is found when they meet, in the first step.
+    LATENTD_ASSIGN_OR_RETURN(height, sharedHeight(parameters));
   }
-  // Rows of one rank may be fewer; that all of them add up is found when they meet, in the first step.
-  const int64_t height = halo() == nullptr ? video.size(3) : parameters.height;
   LATENTD_RETURN_IF_ERROR(checkVideo(parameters, video, height));
   StepPacer pacer(context, model().device(),
                   static_cast<uint32_t>(vae::AutoencoderKLWan::Encoding::chunks(video.size(2))));

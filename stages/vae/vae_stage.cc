@@ -8,6 +8,7 @@
 
 #include "mesh/mesh.h"
 #include "mesh/scalar_type.h"
+#include "mesh/spatial_shard.h"
 #include "stages/stage_checks.h"
 #include "stages/token_video.h"
 #include "stages/weights/model_config.h"
@@ -72,6 +73,12 @@ StatusOr<at::Tensor> VaeStage::takeVideo(const TensorTree& inputs, const std::st
   // A rank that was given no rows says so when all meet.
   if (isVideo(tensor, channels) && (tensor.size(3) > 0 || halo_)) return tensor;
   return absl::InvalidArgumentError(fmt::format("input \"{}\" is {}; expected {}", key, describe(tensor), expected));
+}
+
+StatusOr<int64_t> VaeStage::sharedHeight(const SamplingParameters& parameters) {
+  LATENTD_RETURN_IF_ERROR(
+      mesh::SpatialShard::checkHeight(parameters.height, model().config().spatialFactor(), ranks().size()));
+  return parameters.height;
 }
 
 Status VaeStage::checkSize(const SamplingParameters& parameters, const std::string& key, at::IntArrayRef pixels) {

@@ -43,6 +43,8 @@ class VaeStage : public Stage {
   // The entry of `inputs`: a floating-point tensor [1, channels, T, H, W], nothing empty, but for the rows of a rank
   // that got none. It may have come in token layout.
   StatusOr<at::Tensor> takeVideo(const TensorTree& inputs, const std::string& key, int64_t channels) const;
+  // Of the image that the ranks share, in pixels, once it has a row of latents for each of them.
+  StatusOr<int64_t> sharedHeight(const SamplingParameters& parameters);
   // The tensor's frames and size are those that the job asked for; `pixels` are frames, height and width.
   static Status checkSize(const SamplingParameters& parameters, const std::string& key, at::IntArrayRef pixels);
 

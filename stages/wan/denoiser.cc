@@ -4,12 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
-#include <map>
 #include <memory>
-#include <numeric>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -17,14 +13,11 @@
 #include "mesh/scalar_type.h"
 #include "mesh/tensor_parallel.h"
 #include "mesh/ulysses.h"
-#include "runtime/base/status_field.h"
 #include "stages/device/step_pacer.h"
 #include "stages/device/transfer.h"
 #include "stages/noise/noise.h"
 #include "stages/stage_checks.h"
 #include "stages/token_video.h"
-#include "stages/vae/vae_config.h"
-#include "stages/weights/model_config.h"
 
 namespace latentd::stages {
 namespace {
@@ -40,48 +33,39 @@ constexpr uint32_t kStepsMax = 1000;
 // Rows of a warm-up text; as the text encoder pads them.
 constexpr int64_t kWarmUpRows = 512;
 
-// Refuses, by key, what this stage does not do.
-Status checkModelIndex(const std::string& model_dir) {
-  LATENTD_ASSIGN_OR_RETURN(ModelConfig index, ModelConfig::read(model_dir + "/model_index.json"));
-  index.refuseIfSet("expand_timesteps", "false: a timestep per token is not served");
-  for (const char* component : {"transformer_2", "image_encoder"}) {
-    if (index.componentClass(component).has_value()) index.refuse(component, "[null, null]: not served");
-  }
-  index.refuseIfSet("boundary_ratio", "null: switching between two transformers is not served");
-  if (index.text("_class_name") != "WanPipeline") index.refuse("_class_name", "WanPipeline (text to video)");
-  LATENTD_RETURN_IF_ERROR(index.status());
-  LATENTD_RETURN_IF_ERROR(checkComponentClass(index, "transformer", "WanTransformer3DModel"));
-  return checkComponentClass(index, "vae", "AutoencoderKLWan");
-}
-
 OptionTable<DenoiserOptions> denoiserOptionTable() {
   using Options = DenoiserOptions;
   return {
-      {{kGuidanceBatching, "auto, batched or separate", "auto",
-        "batched runs the model once a step for both texts, separate twice with half the memory; auto is batched."},
+      {{kGuidanceBatching,
+        "auto, batched or separate",
+        "auto",
+        "batched runs the model once a step for both texts, separate twice with half the memory; auto is batched.",
+        {},
+        {"parallel.cfg", "parallel.pp"}},
        [](Options& options, const std::string& text) {
          options.model.batched = text != "separate";
          return text == "auto" || text == "batched" || text == "separate";
        }},
-      {{kRingAttention, "exchange or all_gather", "exchange",
+      {{kRingAttention,
+        "exchange or all_gather",
+        "exchange",
         "With parallel.ring: exchange sends keys and values round while it computes, all_gather has all of them on "
-        "each rank."},
+        "each rank.",
+        {"parallel.ring"}},
        [](Options& options, const std::string& text) {
          options.model.ring = text == "all_gather" ? mesh::RingVariant::kAllGather : mesh::RingVariant::kExchange;
          return text == "exchange" || text == "all_gather";
        }},
-      {{kLatents, "tokens or whole", "tokens",
+      {{kLatents,
+        "tokens or whole",
+        "tokens",
         "With parallel.ring or parallel.ulysses: tokens lets each rank return the tokens that it holds, whole gathers "
-        "them, for a consumer that takes no tokens."},
+        "them, for a consumer that takes no tokens.",
+        {"parallel.ring", "parallel.ulysses"}},
        [](Options& options, const std::string& text) {
          options.whole_latents = text == "whole";
          return text == "tokens" || text == "whole";
        }}};
-}
-
-Status refuseDegree(mesh::MeshDim dim, uint32_t degree, const std::string& why) {
-  const std::string field = fmt::format("parallel.{}", mesh::toString(dim));
-  return atField(absl::InvalidArgumentError(fmt::format("{} = {}: {}", field, degree, why)), field);
 }
 
 // What a group's ranks can divide of this model.
@@ -128,16 +112,6 @@ wan::WanTransformer::LoadOptions transformerOptions(const LoadContext& context, 
       .pipeline = {.degree = context.degrees.pp, .rank = mesh == nullptr ? 0 : mesh->coordinate(MeshDim::kPipeline)}};
 }
 
-// "what = value: expected a multiple of unit ...", with the two nearest valid values; offset is the smallest.
-Status checkStep(std::string_view what, int64_t value, int64_t offset, int64_t unit, int64_t max) {
-  if (value >= offset && value <= max && (value - offset) % unit == 0) return absl::OkStatus();
-  const int64_t below = std::clamp(offset + (value - offset) / unit * unit, offset, max);
-  const int64_t above = std::min(below + unit, max);
-  return absl::InvalidArgumentError(fmt::format("{} = {}: expected {} plus a multiple of {}, at most {}; nearest {}",
-                                                what, value, offset, unit, max,
-                                                fmt::join(std::set<int64_t>{below, above}, " or ")));
-}
-
 }  // namespace
 
 Status WanDenoiser::load(const LoadContext& context) {
@@ -145,27 +119,12 @@ Status WanDenoiser::load(const LoadContext& context) {
   mesh_ = context.mesh;
   returns_tokens_ = context.degrees.ring * context.degrees.ulysses > 1 && !options_.whole_latents;
   LATENTD_ASSIGN_OR_RETURN(const ComputeTarget target, computeTarget(context));
-  LATENTD_RETURN_IF_ERROR(checkModelIndex(context.model_dir));
+  LATENTD_ASSIGN_OR_RETURN(model_, wan::ServedModel::load(context.model_dir));
   LATENTD_ASSIGN_OR_RETURN(scheduler_, readSchedulerConfig(context.model_dir + "/scheduler/scheduler_config.json"));
-  const std::string vae_path = context.model_dir + "/vae/config.json";
-  LATENTD_ASSIGN_OR_RETURN(const vae::VaeConfig vae, vae::VaeConfig::load(vae_path));
-  temporal_factor_ = vae.temporalFactor();
-  spatial_factor_ = vae.spatialFactor();
-  const std::string directory = context.model_dir + "/transformer";
-  LATENTD_ASSIGN_OR_RETURN(const wan::TransformerConfig config,
-                           wan::TransformerConfig::load(directory + "/config.json"));
-  LATENTD_RETURN_IF_ERROR(checkParallel(context, config));
-  LATENTD_ASSIGN_OR_RETURN(transformer_, wan::WanTransformer::load(directory, transformerOptions(context, target)));
-  if (config.in_channels != vae.z_dim || config.out_channels != vae.z_dim) {
-    return absl::FailedPreconditionError(
-        fmt::format("{}/config.json: in_channels = {}, out_channels = {}, expected z_dim = {} of {}: transformers that "
-                    "condition on an image are not served",
-                    directory, config.in_channels, config.out_channels, vae.z_dim, vae_path));
-  }
-  if (config.patch_size[0] != 1) {
-    return absl::FailedPreconditionError(fmt::format("{}/config.json: patch_size = [{}], expected 1 along the frames",
-                                                     directory, fmt::join(config.patch_size, ", ")));
-  }
+  LATENTD_RETURN_IF_ERROR(checkParallel(context, model_->transformer));
+  LATENTD_ASSIGN_OR_RETURN(transformer_,
+                           wan::WanTransformer::load(context.model_dir + "/transformer", model_->transformer,
+                                                     transformerOptions(context, target)));
   return absl::OkStatus();
 }
 
@@ -196,11 +155,10 @@ std::vector<MethodSpec> WanDenoiser::methods() const {
 }
 
 ModelLimits WanDenoiser::limits() const {
-  const wan::TransformerConfig& config = transformer_->config();
   ModelLimits limits;
-  limits.frame_step = static_cast<uint32_t>(temporal_factor_);
-  limits.size_multiple = static_cast<uint32_t>(spatial_factor_ * std::lcm(config.patch_size[1], config.patch_size[2]));
-  limits.frames_max = static_cast<uint32_t>(1 + (config.rope_max_seq_len - 1) * temporal_factor_);
+  limits.frame_step = static_cast<uint32_t>(model_->frameStep());
+  limits.size_multiple = static_cast<uint32_t>(model_->sizeMultiple());
+  limits.frames_max = static_cast<uint32_t>(model_->framesMax());
   // Those of the reference's pipeline, and the rate that Wan 2.1 was trained on.
   limits.defaults.frames = 81;
   limits.defaults.width = 832;
@@ -213,13 +171,7 @@ ModelLimits WanDenoiser::limits() const {
 }
 
 Status WanDenoiser::checkParameters(const SamplingParameters& parameters) const {
-  const ModelLimits limits = this->limits();
-  const wan::TransformerConfig& config = transformer_->config();
-  const auto unit = static_cast<int64_t>(*limits.size_multiple);
-  const auto sizeMax = [&](int64_t patch) { return config.rope_max_seq_len * patch * spatial_factor_ / unit * unit; };
-  LATENTD_RETURN_IF_ERROR(checkStep("frames", parameters.frames, 1, temporal_factor_, *limits.frames_max));
-  LATENTD_RETURN_IF_ERROR(checkStep("height", parameters.height, unit, unit, sizeMax(config.patch_size[1])));
-  LATENTD_RETURN_IF_ERROR(checkStep("width", parameters.width, unit, unit, sizeMax(config.patch_size[2])));
+  LATENTD_RETURN_IF_ERROR(model_->checkVideo(parameters.frames, parameters.height, parameters.width));
   if (parameters.steps < 1 || parameters.steps > kStepsMax) {
     return absl::InvalidArgumentError(fmt::format("steps = {}, expected 1 to {}", parameters.steps, kStepsMax));
   }
@@ -232,11 +184,6 @@ Status WanDenoiser::checkParameters(const SamplingParameters& parameters) const 
     return absl::InvalidArgumentError(fmt::format("flow_shift = {}, expected a number above 0", flow_shift));
   }
   return absl::OkStatus();
-}
-
-std::vector<int64_t> WanDenoiser::latentShape(const SamplingParameters& parameters) const {
-  return {1, transformer_->config().in_channels, 1 + (parameters.frames - 1) / temporal_factor_,
-          parameters.height / spatial_factor_, parameters.width / spatial_factor_};
 }
 
 StatusOr<at::Tensor> WanDenoiser::takeEmbeddings(const TensorTree& inputs, const std::string& key) const {
@@ -260,7 +207,9 @@ StatusOr<at::Tensor> WanDenoiser::takeEmbeddings(const TensorTree& inputs, const
 // Both texts are checked on every rank, so that all refuse a job alike.
 StatusOr<wan::GuidedModel::Job> WanDenoiser::takeJob(const SamplingParameters& parameters,
                                                      const TensorTree& inputs) const {
-  wan::GuidedModel::Job job{.guidance = parameters.guidance_scale, .latent_shape = latentShape(parameters)};
+  const wan::LatentShape shape = model_->latentShape(parameters.frames, parameters.height, parameters.width);
+  wan::GuidedModel::Job job{.guidance = parameters.guidance_scale,
+                            .latent_shape = {1, shape.channels, shape.frames, shape.height, shape.width}};
   LATENTD_ASSIGN_OR_RETURN(job.prompt, takeEmbeddings(inputs, kPromptEmbeds));
   if (parameters.guidance_scale <= 1.0) return job;
   LATENTD_ASSIGN_OR_RETURN(job.negative, takeEmbeddings(inputs, kNegativePromptEmbeds));

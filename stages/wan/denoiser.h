@@ -10,6 +10,7 @@
 #include "stages/schedulers/scheduler.h"
 #include "stages/stage.h"
 #include "stages/wan/guided_model.h"
+#include "stages/wan/served_model.h"
 #include "stages/wan/transformer.h"
 
 namespace latentd::stages {
@@ -48,17 +49,15 @@ class WanDenoiser final : public Stage {
 
  private:
   Status checkParameters(const SamplingParameters& parameters) const;
-  std::vector<int64_t> latentShape(const SamplingParameters& parameters) const;
   StatusOr<at::Tensor> takeEmbeddings(const TensorTree& inputs, const std::string& key) const;
   StatusOr<wan::GuidedModel::Job> takeJob(const SamplingParameters& parameters, const TensorTree& inputs) const;
 
+  std::optional<wan::ServedModel> model_;
   std::optional<wan::WanTransformer> transformer_;
   std::optional<SchedulerConfig> scheduler_;
   DenoiserOptions options_;
   bool returns_tokens_ = false;
-  mesh::Mesh* mesh_ = nullptr;   // null: one rank
-  int64_t temporal_factor_ = 4;  // of the VAE
-  int64_t spatial_factor_ = 8;   // of the VAE
+  mesh::Mesh* mesh_ = nullptr;  // null: one rank
 };
 
 }  // namespace latentd::stages

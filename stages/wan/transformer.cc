@@ -44,6 +44,11 @@ WanTransformer::WanTransformer(const TransformerConfig& config, const LoadOption
 
 StatusOr<WanTransformer> WanTransformer::load(const std::string& directory, const LoadOptions& options) {
   LATENTD_ASSIGN_OR_RETURN(const TransformerConfig config, TransformerConfig::load(directory + "/config.json"));
+  return load(directory, config, options);
+}
+
+StatusOr<WanTransformer> WanTransformer::load(const std::string& directory, const TransformerConfig& config,
+                                              const LoadOptions& options) {
   LATENTD_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::open(directory, options.progress, options.check_only));
   useReferenceNumerics(options.device, AttentionShapes::kFew);
   WanTransformer model(config, options);

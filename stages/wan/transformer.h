@@ -51,6 +51,9 @@ class WanTransformer {
   };
   // directory: the "transformer" folder of a checkpoint.
   static StatusOr<WanTransformer> load(const std::string& directory, const LoadOptions& options);
+  // With its config.json, which the caller has read.
+  static StatusOr<WanTransformer> load(const std::string& directory, const TransformerConfig& config,
+                                       const LoadOptions& options);
 
   const TransformerConfig& config() const { return config_; }
   const RopeTable& rope() const { return rope_; }

@@ -217,4 +217,12 @@ Status ModelConfig::finish() const {
   return absl::OkStatus();
 }
 
+Status checkComponentClass(ModelConfig& index, std::string_view component, std::string_view class_name) {
+  const std::optional<std::string> found = index.componentClass(component);
+  LATENTD_RETURN_IF_ERROR(index.status());
+  if (found == class_name) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format("{}: {} is {}, this stage serves {} only", index.path(), component,
+                                                   found.value_or("absent"), class_name));
+}
+
 }  // namespace latentd::stages

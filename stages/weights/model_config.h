@@ -73,4 +73,7 @@ class ModelConfig {
   Status problem_;
 };
 
+// FAILED_PRECONDITION if model_index.json does not give the component this class.
+Status checkComponentClass(ModelConfig& index, std::string_view component, std::string_view class_name);
+
 }  // namespace latentd::stages

@@ -31,14 +31,6 @@ size_t openDescriptors() {
   return count;
 }
 
-TempDir::TempDir() {
-  char path[] = "/tmp/ldchXXXXXX";
-  REQUIRE(::mkdtemp(path) != nullptr);
-  path_ = path;
-}
-
-TempDir::~TempDir() { std::filesystem::remove_all(path_); }
-
 void Heard::add(const Transfer& transfer) {
   MutexLock lock(mutex_);
   transfers_.push_back(transfer);

@@ -12,6 +12,7 @@
 #include "runtime/base/event_loop.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/mutex.h"
+#include "tests/support/temp_dir.h"
 
 // Both ends of channels inside the test's process.
 namespace latentd::channel::testing {
@@ -30,16 +31,7 @@ uint32_t testSeed();
 // Descriptors that this process has open.
 size_t openDescriptors();
 
-// A folder that goes with its owner; short enough for socket paths.
-class TempDir {
- public:
-  TempDir();
-  ~TempDir();
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
+using latentd::testing::TempDir;
 
 // How a backend joins the contract suite.
 struct ContractBackend {

@@ -3,14 +3,11 @@
 #include <numeric>
 
 #include "channel/transfer_plan.h"
+#include "tests/channel/draw.h"
 #include "tests/channel/tensors.h"
 
 namespace latentd::channel::testing {
 namespace {
-
-int64_t draw(std::mt19937& random, int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(random);
-}
 
 std::string text(const std::vector<int64_t>& values) {
   std::string joined;

@@ -9,16 +9,13 @@
 
 #include "channel/limits.h"
 #include "tests/channel/channel_rig.h"
+#include "tests/channel/draw.h"
 #include "tests/support/catch.h"
 
 namespace latentd::channel::testing {
 namespace {
 
 constexpr std::byte kUntouched{0xee};
-
-int64_t draw(std::mt19937& random, int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(random);
-}
 
 // Strides of a box whose dimensions lie in any order in memory, dense or with gaps. No two elements share a place.
 std::vector<int64_t> drawStrides(std::mt19937& random, const std::vector<int64_t>& extents) {

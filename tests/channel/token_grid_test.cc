@@ -6,14 +6,11 @@
 
 #include "channel/limits.h"
 #include "tests/channel/channel_rig.h"
+#include "tests/channel/draw.h"
 #include "tests/support/catch.h"
 
 namespace latentd::channel::testing {
 namespace {
-
-int64_t draw(std::mt19937& random, int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(random);
-}
 
 TokenPart drawPart(std::mt19937& random, const TokenGrid& grid) {
   TokenPart part = TokenPart::whole(0, grid);

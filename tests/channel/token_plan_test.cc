@@ -7,6 +7,7 @@
 #include "channel/strided_copy.h"
 #include "channel/transfer_plan.h"
 #include "tests/channel/channel_rig.h"
+#include "tests/channel/draw.h"
 #include "tests/channel/tensors.h"
 #include "tests/support/catch.h"
 
@@ -15,10 +16,6 @@ namespace latentd::channel::testing {
 namespace {
 
 using absl::StatusCode;
-
-int64_t draw(std::mt19937& random, int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(random);
-}
 
 // A tensor [outer, tokens, inner] in parts on P ranks, wanted in shares by C ranks. Every element is the number of its
 // place in the whole tensor.

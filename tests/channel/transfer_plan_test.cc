@@ -8,6 +8,7 @@
 #include "channel/strided_copy.h"
 #include "runtime/base/dtype.h"
 #include "tests/channel/channel_rig.h"
+#include "tests/channel/draw.h"
 #include "tests/channel/tensors.h"
 #include "tests/support/catch.h"
 
@@ -15,10 +16,6 @@ namespace latentd::channel::testing {
 namespace {
 
 using absl::StatusCode;
-
-int64_t draw(std::mt19937& random, int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(random);
-}
 
 // Position of element `i` (row-major) of a tensor of `shape`.
 std::vector<int64_t> placeOf(int64_t i, const Shape& shape) {

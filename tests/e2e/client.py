@@ -1,8 +1,10 @@
 """The public API from Python, for tests: messages and stubs made from proto/ at run time."""
+import io
 import pathlib
 import sys
 
 import grpc
+import numpy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -56,6 +58,10 @@ class Client:
 
     def download(self, job_id):
         return b"".join(chunk.data for chunk in self.jobs.Download(api.DownloadRequest(id=job_id), timeout=180))
+
+    def video(self, job_id):
+        """The pixels of a job in NPY, frames x height x width x 3."""
+        return numpy.load(io.BytesIO(self.download(job_id)))
 
 
 def bad_fields_of(call):

@@ -55,8 +55,8 @@ class JobTest(unittest.TestCase):
         self.assertNotEqual(self.client.download(random.id), self.client.download(first.id))
 
     def test_uint8_is_the_rounded_float(self):
-        whole = np.load(io.BytesIO(self.client.download(self.make(seed=1).id)))
-        real = np.load(io.BytesIO(self.client.download(self.make(seed=1, float_pixels=True).id)))
+        whole = self.client.video(self.make(seed=1).id)
+        real = self.client.video(self.make(seed=1, float_pixels=True).id)
         self.assertEqual((whole.shape, whole.dtype, real.dtype), ((5, 64, 64, 3), np.uint8, np.float32))
         self.assertTrue(((real >= 0) & (real <= 1)).all())
         np.testing.assert_array_equal(whole, np.round(real * 255).astype(np.uint8))

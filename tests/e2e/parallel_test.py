@@ -4,7 +4,6 @@ cancelled, fails, dies or hangs in the middle of the others' collectives.
     parallel_test.py [--kills 50] [--seed N]    (CI runs a few kills)
 """
 import argparse
-import io
 import json
 import os
 import pathlib
@@ -23,7 +22,7 @@ from daemon import Daemon, wait_until
 from daemon_case import CANCELLED, DEADLINE_EXCEEDED, FAILED, INTERNAL, READY, SUCCEEDED, DaemonCase, stage_runs
 
 ARGUMENTS = None
-MIDDLE = "devices: [cpu, cpu], parallel: {tp: 2}, "
+MIDDLE = topologies.ranks(2, "tp: 2") + ", "
 LONG = "sum_bytes: 65536, step_ms: 20, steps: 200"
 SHORT = "sum_bytes: 65536, steps: 20"
 
@@ -48,9 +47,11 @@ class RanksCase(DaemonCase):
             return [worker.pid for worker in group.workers] if ready else None
         return wait_until(found, 60, lambda: f"{name} ready in epoch {epoch}: {self.group(name)}")
 
+    def records(self, name="middle"):
+        return self.client.admin.GetFlightRecords(api.GetFlightRecordsRequest(group=name), timeout=30).groups
+
     def verdict(self, name="middle"):
-        records = self.client.admin.GetFlightRecords(api.GetFlightRecordsRequest(group=name), timeout=30)
-        return records.groups[0].verdict
+        return self.records(name)[0].verdict
 
 
 class NoopRanksTest(RanksCase):
@@ -59,6 +60,7 @@ class NoopRanksTest(RanksCase):
         self.expect_next_succeeds()
         shown = daemon.ctl("topology").stdout
         self.assertIn("mesh of middle: tp 2 over gloo (its ranks are on the CPU)", shown)
+        self.assertRegex(shown, r"middle +noop +1 +tp 1 +cpu")
         dump = daemon.ctl("dump", "middle").stdout
         self.assertIn("middle, epoch 1", dump)
         self.assertIn("all_reduce", dump)
@@ -96,6 +98,14 @@ class NoopRanksTest(RanksCase):
             self.expect_lost(lost, f"middle rank {rank}")
             self.assertIn("of 200 steps done", lost.error.message)
             self.ranks(epoch + 1)
+            # What its ranks had done stays as it was, beside what they do now.
+            present, last = self.records()
+            self.assertEqual((present.epoch, present.ended, last.epoch, last.ended), (epoch + 1, False, epoch, True))
+            self.assertIn(f"middle rank {rank}", last.cause.message)
+            self.assertGreater(last.ranks[rank].operations, 1)
+            self.assertEqual(last.ranks[rank].recent[-1].run, 1)
+            self.assertEqual(last, self.records()[1])
+            self.assertRegex(daemon.ctl("dump", "middle").stdout, rf"middle, epoch {epoch}, which failed [\d.]+ s ago, at [-: \d]+: UNAVAILABLE: middle rank {rank} ")
         self.assertIn("middle: rank 0: ", daemon.log(), "what the ranks did last is in the log")
         folders = [path.name for path in daemon.folder.glob("latentd-*/ranks-*")]
         self.assertEqual(folders, ["ranks-1-3"], "of the epochs that are over nothing is left")
@@ -172,13 +182,6 @@ class NoopRanksTest(RanksCase):
         self.assertEqual(len(list(daemon.folder.glob("latentd-*/ranks-*"))), 1)
 
 
-def demo(ranks, parallel):
-    text = topologies.demo()
-    plain = "{name: denoise, stage: wan.denoiser}"
-    assert plain in text
-    return text.replace(plain, f"{{name: denoise, stage: wan.denoiser, devices: [{', '.join(['cpu'] * ranks)}], parallel: {{{parallel}}}}}")
-
-
 # The denoiser has four ranks there.
 SHIPPED = (ROOT / "configs" / "parallel-cpu.yaml").read_text().replace("model: ", "model: {root}/configs/")
 
@@ -189,12 +192,13 @@ class DemoRanksTest(RanksCase):
 
     def video(self):
         job = self.expect_next_succeeds(**self.SMALL)
-        return numpy.load(io.BytesIO(self.client.download(job.id)))
+        return self.client.video(job.id)
 
     def test_every_topology_makes_the_video_of_one_rank(self):
         with Daemon(topologies.demo()) as daemon, Client(daemon.grpc) as self.client:
             alone = self.video()
-        for name, topology in (("cfg", demo(2, "cfg: 2")), ("ulysses", demo(2, "ulysses: 2")), ("cfg x ulysses", SHIPPED)):
+        for name, topology in (("cfg", topologies.demo(denoiser=topologies.ranks(2, "cfg: 2"))),
+                               ("ulysses", topologies.demo(denoiser=topologies.ranks(2, "ulysses: 2"))), ("cfg x ulysses", SHIPPED)):
             with self.subTest(name), Daemon(topology) as daemon, Client(daemon.grpc) as self.client:
                 video = self.video()
                 self.assertEqual(video.shape, alone.shape)

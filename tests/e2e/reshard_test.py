@@ -3,7 +3,6 @@ of one rank each, and stages that cannot be joined like this are refused before 
 
     reshard_test.py
 """
-import io
 import pathlib
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import numpy
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
-from client import Client
+from client import Client, api
 from daemon import Daemon, find_binary, wait_until
 from daemon_case import DaemonCase
 
@@ -25,23 +24,13 @@ LATENT_BYTES = 16 * 2 * 10 * 8 * 4
 EDGE = "denoise.denoise->decode.decode"
 
 
-def group(name, stage, ranks=1, parallel="", options=""):
-    devices = ", ".join(["cpu"] * ranks)
-    return f"{{name: {name}, stage: {stage}, devices: [{devices}], parallel: {{{parallel}}}, options: {{{options}}}}}"
+def demo(denoise="", decode=""):
+    return topologies.demo(denoiser=denoise, vae_decoder=decode)
 
 
-def demo(denoise, decode):
-    text = topologies.demo()
-    for plain, made in (("{name: denoise, stage: wan.denoiser}", denoise), ("{name: decode, stage: wan.vae_decoder}", decode)):
-        assert plain in text
-        text = text.replace(plain, made)
-    return text
-
-
-ONE = group("denoise", "wan.denoiser"), group("decode", "wan.vae_decoder")
-RING = group("denoise", "wan.denoiser", 3, "ring: 3")
-ULYSSES = group("denoise", "wan.denoiser", 4, "cfg: 2, ulysses: 2")
-ROWS = group("decode", "wan.vae_decoder", 2, "spatial: 2")
+RING = topologies.ranks(3, "ring: 3")
+ULYSSES = topologies.ranks(4, "cfg: 2, ulysses: 2")
+ROWS = topologies.ranks(2, "spatial: 2")
 
 
 class ReshardTest(DaemonCase):
@@ -51,19 +40,38 @@ class ReshardTest(DaemonCase):
             job = self.expect_next_succeeds(**SMALL)
             key = f'latentd_edge_bytes_total{{edge="{EDGE}"}}'
             wait_until(lambda: daemon.metrics().get(key), 10, f"{key} counts")
-            return numpy.load(io.BytesIO(self.client.download(job.id))), daemon.metrics()[key]
+            self.publish_and_read = self.check_ranks(job)
+            return self.client.video(job.id), daemon.metrics()[key]
+
+    def check_ranks(self, job):
+        """Each rank that publishes a part, or reads one, has its own figures."""
+        def parts(figures):
+            return {figure.rank: figure.bytes for figure in figures if figure.bytes > 0}
+
+        def edge():
+            edges = self.client.admin.GetEdges(api.GetEdgesRequest(), timeout=30).edges
+            return next(edge for edge in edges if edge.name == EDGE)
+
+        wait_until(lambda: edge().bytes == LATENT_BYTES and edge().consumers[0].bytes > 0, 10, lambda: f"all of it is counted: {edge()}")
+        published = parts(edge().producers)
+        self.assertEqual(sum(published.values()), LATENT_BYTES)
+        transfers = [transfer for transfer in self.client.get(job.id).transfers if transfer.edge == EDGE]
+        self.assertEqual(parts(transfers), published)
+        return len(published), len(parts(edge().consumers))
 
     def test_every_pair_of_shardings_makes_the_video_of_one_rank_and_moves_one_tensor(self):
-        alone, crossed = self.video(demo(*ONE))
+        alone, crossed = self.video(demo())
         self.assertEqual(crossed, LATENT_BYTES)
-        for name, topology in (("3 ranks of tokens to 2 of rows", demo(RING, ROWS)),
-                               ("2 ranks of tokens, twice, to 2 of rows", demo(ULYSSES, ROWS)),
-                               ("2 ranks of tokens, twice, to one", demo(ULYSSES, ONE[1])),
-                               ("one to 2 of rows", demo(ONE[0], ROWS)),
-                               ("one to 2 of rows, of which each reads its slice",
-                                demo(ONE[0], ROWS).replace("to: decode.decode", "to: decode.decode, consumer_shard_dim: 3"))):
+        self.assertEqual(self.publish_and_read, (1, 1))
+        for name, ranks, topology in (("3 ranks of tokens to 2 of rows", (3, 2), demo(RING, ROWS)),
+                               ("2 ranks of tokens, twice, to 2 of rows", (2, 2), demo(ULYSSES, ROWS)),
+                               ("2 ranks of tokens, twice, to one", (2, 1), demo(ULYSSES)),
+                               ("one to 2 of rows", (1, 2), demo(decode=ROWS)),
+                               ("one to 2 of rows, of which each reads its slice", (1, 2),
+                                demo(decode=ROWS).replace("to: decode.decode", "to: decode.decode, consumer_shard_dim: 3"))):
             with self.subTest(name):
                 video, crossed = self.video(topology)
+                self.assertEqual(self.publish_and_read, ranks)
                 self.assertEqual(video.shape, alone.shape)
                 self.assertLessEqual(float(numpy.abs(video - alone).max()), 5e-5)
                 self.assertEqual(crossed, LATENT_BYTES, "all ranks together publish one logical tensor")
@@ -78,22 +86,22 @@ class ReshardTest(DaemonCase):
     def test_the_plan_says_how_tokens_cross_an_edge(self):
         self.assertIn("in token layout: producer publishes by tokens, consumer reads by rows", self.check(demo(RING, ROWS)).stdout)
         self.assertIn("in token layout: producer publishes by tokens, consumer reads whole",
-                      self.check(demo(RING, ONE[1])).stdout)
-        tiles = group("decode", "wan.vae_decoder", 2, "spatial: 2", "tile_height: 64, tile_width: 64, tile_overlap: 16")
+                      self.check(demo(RING)).stdout)
+        tiles = ROWS + ", options: {tile_height: 64, tile_width: 64, tile_overlap: 16}"
         self.assertIn("in token layout: producer publishes by tokens, consumer reads whole", self.check(demo(RING, tiles)).stdout)
-        self.assertNotIn("token layout", self.check(demo(*ONE)).stdout)
-        whole = group("denoise", "wan.denoiser", 3, "ring: 3", "latents: whole")
+        self.assertNotIn("token layout", self.check(demo()).stdout)
+        whole = RING + ", options: {latents: whole}"
         self.assertNotIn("token layout", self.check(demo(whole, ROWS)).stdout)
 
     def test_a_stage_that_takes_no_tokens_is_refused_at_its_edge(self):
-        sink = "{name: decode, stage: noop, options: {input_keys: latents}}"
-        topology = demo(RING, sink).replace("decode.decode", "decode.sink")
+        topology = demo(RING).replace("stage: wan.vae_decoder", "stage: noop, options: {input_keys: latents}")
+        topology = topology.replace("decode.decode", "decode.sink")
         refused = self.check(topology)
         self.assertEqual(refused.returncode, 2, refused.stdout + refused.stderr)
         line = topology[:topology.index("decode.sink")].count("\n") + 1
         for word in (f"topology.yaml:{line}: edges[1].to", "decode.sink", "latents", "wan.vae_decoder", "latents: whole"):
             self.assertIn(word, refused.stderr)
-        allowed = self.check(topology.replace("parallel: {ring: 3}, options: {}", "parallel: {ring: 3}, options: {latents: whole}"))
+        allowed = self.check(topology.replace("parallel: {ring: 3}", "parallel: {ring: 3}, options: {latents: whole}"))
         self.assertEqual(allowed.returncode, 0, allowed.stderr)
 
 

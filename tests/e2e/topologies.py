@@ -21,5 +21,16 @@ restart: {{backoff_min: 50ms, backoff_max: 1s}}
 """
 
 
-def demo():
-    return (ROOT / "configs" / "demo.yaml").read_text().replace("model: ", "model: {root}/configs/")
+def ranks(count, parallel, device="cpu"):
+    """Keys of a group with so many ranks on one device."""
+    return f"devices: [{', '.join([device] * count)}], parallel: {{{parallel}}}"
+
+
+def demo(text_encoder="", denoiser="", vae_decoder=""):
+    """The demo; each argument is further keys of that stage's group, such as ranks(2, "cfg: 2")."""
+    topology = (ROOT / "configs" / "demo.yaml").read_text().replace("model: ", "model: {root}/configs/")
+    for stage, keys in (("text_encoder", text_encoder), ("denoiser", denoiser), ("vae_decoder", vae_decoder)):
+        plain = f"stage: wan.{stage}"
+        assert topology.count(plain) == 1, topology
+        topology = topology.replace(plain, f"{plain}, {keys}" if keys else plain)
+    return topology

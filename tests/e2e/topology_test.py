@@ -180,6 +180,27 @@ class TopologyTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("note: jobs must say frames, width, height, steps, guidance_scale, fps", result.stdout)
 
+    def test_what_has_no_effect_is_noted_with_its_line_and_what_it_takes(self):
+        for text, key, why in (
+            (changed("stage: wan.denoiser", "stage: wan.denoiser, options: {ring_attention: all_gather}", DEMO),
+             "ring_attention", "without parallel.ring above 1"),
+            (changed("stage: wan.denoiser", "stage: wan.denoiser, devices: [cpu, cpu], parallel: {cfg: 2}, options: {guidance_batching: separate}",
+                     DEMO), "guidance_batching", "with parallel.cfg above 1"),
+            (changed("stage: wan.vae_decoder", "stage: wan.vae_decoder, options: {tile_overlap: 32}", DEMO),
+             "tile_overlap", "without options.tile_height"),
+            (changed("stage: wan.vae_decoder", "stage: wan.vae_decoder, communication: gloo", DEMO),
+             "communication", "on a group of one rank, which has nobody to talk to"),
+            (changed("frames_max: 65", "frames_max: 100000", DEMO), "frames_max", "above what the model takes, "),
+        ):
+            with self.subTest(key):
+                result = self.latentd("--config", "FILE", "--check", text=text)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                notes = [line for line in result.stdout.splitlines() if line.startswith("note: ")]
+                self.assertEqual(len(notes), 1, result.stdout)
+                line = text[:text.index(key)].count("\n") + 1
+                self.assertTrue(notes[0].startswith(f"note: {self.folder}/t.yaml:{line}: "), notes)
+                self.assertIn(f"{key}: has no effect {why}", notes[0])
+
     def test_weights_in_memory_follow_the_dtype(self):
         def plan(dtype):
             text = topologies.demo().replace("{root}", str(ROOT)).replace("stage: wan.denoiser", f"stage: wan.denoiser, dtype: {dtype}")
@@ -218,6 +239,14 @@ class SurroundingsTest(unittest.TestCase):
         for word in words:
             self.assertIn(word, text[text.rindex("latentd: "):], text)
 
+    def test_results_that_cannot_be_written_are_an_error(self):
+        for name, arguments, code in (("latentctl", ["completion", "bash"], 7), ("latentctl", ["--help"], 7), ("latentd", ["--print-schema"], 1),
+                                      ("latent-worker", ["--describe"], 1)):
+            with self.subTest([name, *arguments]), open("/dev/full", "w") as full:
+                result = subprocess.run([find_binary(name), *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+                self.assertEqual(result.returncode, code, result.stderr)
+                self.assertIn(f"{name}: writing to the standard output: ", result.stderr)
+
     def test_another_program_as_worker(self):
         for program, words in (("/bin/false", ["exit code 1"]), (find_binary("latent-encoder"), ["exit code", "--preflight"]),
                                ("/bin/true", ["no answer", "version"]),
@@ -226,6 +255,19 @@ class SurroundingsTest(unittest.TestCase):
             with self.subTest(program):
                 self.refused(topologies.noop(extra="deadlines: {load: 1s}"), program, *words, flags={"--worker-binary": program})
 
+    def test_interrupted_while_the_topology_is_checked(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            program = self.script('#!/bin/sh\ntouch "$LATENTD_TEST/checking"\nexec sleep 1000\n')
+            daemon = Daemon(topologies.noop(), flags={"--worker-binary": program})
+            daemon.launch()
+            try:
+                wait_until((daemon.folder / "checking").exists, 60, "the check is under way")
+                daemon.signal_everything(number)
+                self.assertEqual(daemon.process.wait(10), 0, daemon.log())
+                daemon.assert_nothing_left()
+            finally:
+                daemon.clean_up()
+
     def test_a_program_that_fails_after_its_check(self):
         # It answers for the topology, and then cannot start.
         program = self.script(f'#!/bin/sh\n[ "$1" = --preflight ] && exec {find_binary("latent-worker")} "$@"\necho no luck; exit 5\n')
@@ -233,6 +275,10 @@ class SurroundingsTest(unittest.TestCase):
 
     def test_too_little_memory_to_start_is_explained(self):
         self.refused(topologies.noop(groups="memory_max: 100MiB, "), "memory_max", "100MiB", "768MiB", code=2)
+
+    def test_what_has_no_effect_is_in_the_log(self):
+        with Daemon(topologies.noop(relay="bytes: 5")) as daemon:
+            self.assertIn("groups[1].options.bytes: has no effect without method source", daemon.log())
 
     def test_json_logs_are_json_to_the_last_line(self):
         code, text = Daemon.refused(topologies.noop(source="fail_load: true", extra="log: {format: json}"))
@@ -247,19 +293,6 @@ class SurroundingsTest(unittest.TestCase):
     def test_the_ports_file_is_there_while_it_serves(self):
         with Daemon(topologies.noop()) as daemon:
             ports = daemon.folder / "ports"
-    def test_interrupted_while_the_topology_is_checked(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            program = self.script('#!/bin/sh\ntouch "$LATENTD_TEST/checking"\nexec sleep 1000\n')
-            daemon = Daemon(topologies.noop(), flags={"--worker-binary": program})
-            daemon.launch()
-            try:
-                wait_until((daemon.folder / "checking").exists, 60, "the check is under way")
-                daemon.signal_everything(number)
-                self.assertEqual(daemon.process.wait(10), 0, daemon.log())
-                daemon.assert_nothing_left()
-            finally:
-                daemon.clean_up()
-
             config = urllib.request.urlopen(f"http://{daemon.http}/config", timeout=30).read().decode()
             self.assertIn(f"API {daemon.grpc}, HTTP {daemon.http}", config)
             self.assertIn("frames 5, size 32x32", config)

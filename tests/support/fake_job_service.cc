@@ -272,6 +272,11 @@ v1::Topology FakeJobService::topology() {
     second.set_rank(1);
     second.set_pid(0);
     second.set_state(v1::WORKER_STATE_FAILED);
+    for (v1::Worker& each : *group.mutable_workers()) {
+      v1::MeshCoordinate& coordinate = *each.add_place();
+      coordinate.set_dimension("ulysses");
+      coordinate.set_index(each.rank());
+    }
     group.mutable_degrees()->set_cfg(1);
     group.mutable_degrees()->set_ulysses(2);
     group.set_communication("gloo");
@@ -297,7 +302,17 @@ v1::GetEdgesResponse FakeJobService::edges() {
     edge.set_slots(2);
     edge.set_handoffs(7);
     edge.set_bytes(1 << 20);
+    edge.add_producers()->set_handoffs(7);
+    edge.mutable_producers(0)->set_bytes(1 << 20);
+    edge.add_consumers()->set_bytes(1 << 20);
   }
+  // Of the second edge each rank of denoise publishes its part.
+  v1::Edge& edge = *response.mutable_edges(1);
+  v1::EdgeRank& second = *edge.add_producers();
+  second.set_rank(1);
+  second.set_handoffs(6);
+  second.set_bytes(1 << 19);
+  second.set_slots_in_use(1);
   return response;
 }
 
@@ -317,6 +332,7 @@ StatusOr<v1::FlightRecords> FakeJobService::flightRecords(const std::string& gro
     for (uint32_t sequence = 1; sequence <= 1 + rank; ++sequence) {
       v1::MeshOperation& operation = *ranks.add_recent();
       operation.set_sequence(sequence);
+      operation.set_run(sequence == 1 ? 0 : 6);
       operation.set_kind("all_to_all");
       operation.set_process_group("ulysses");
       operation.set_dtype(v1::DTYPE_BFLOAT16);
@@ -327,6 +343,14 @@ StatusOr<v1::FlightRecords> FakeJobService::flightRecords(const std::string& gro
       operation.set_done_ns(sequence == 1 ? 4'002'000'000 : 0);
     }
   }
+  v1::GroupRecord& failed = *records.add_groups();
+  failed = record;
+  failed.set_epoch(2);
+  failed.set_ended(true);
+  failed.set_ended_ns(7'000'000'000);
+  failed.mutable_end_time()->set_seconds(1'767'225'600);
+  failed.mutable_cause()->set_code(14);
+  failed.mutable_cause()->set_message("denoise rank 0 (fake.denoise): died");
   return records;
 }
 

@@ -39,7 +39,7 @@ class FakeJobService final : public supervisor::JobService {
   StatusOr<std::vector<v1::TraceTrack>> trace(const JobId& id) override;
   v1::Topology topology() override;
   v1::GetEdgesResponse edges() override;
-  // Of denoise: rank 1 waits for rank 0.
+  // Of denoise: rank 1 waits for rank 0, as it did when the epoch before failed.
   StatusOr<v1::FlightRecords> flightRecords(const std::string& group) override;
   uint32_t drain(std::chrono::milliseconds deadline) override;
   Status live() override { return absl::OkStatus(); }

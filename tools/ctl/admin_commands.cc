@@ -5,9 +5,9 @@
 #include <concepts>
 #include <cstdio>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "runtime/base/mesh_degrees.h"
 #include "runtime/base/version.h"
 #include "tools/ctl/text.h"
 
@@ -18,24 +18,24 @@ void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 // "mesh of denoise: cfg 2 x ulysses 2 over gloo (its ranks are on the CPU)".
 std::string meshLine(const v1::Group& group) {
-  const v1::MeshDegrees& degrees = group.degrees();
-  const std::pair<const char*, uint32_t> all[] = {{"cfg", degrees.cfg()},         {"ring", degrees.ring()},
-                                                  {"ulysses", degrees.ulysses()}, {"spatial", degrees.spatial()},
-                                                  {"pp", degrees.pp()},           {"tp", degrees.tp()}};
+  return fmt::format("mesh of {}: {} over {} ({})\n", group.name(), toString(degreesOf(group.degrees())),
+                     group.communication(), group.communication_reason());
+}
+
+// "cfg 0, ulysses 1"; of a group of one rank "-".
+std::string placeText(const v1::Worker& worker) {
   std::string text;
-  for (const auto& [name, degree] : all) {
-    if (degree > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
-  }
-  return fmt::format("mesh of {}: {} over {} ({})\n", group.name(), text, group.communication(),
-                     group.communication_reason());
+  for (const v1::MeshCoordinate& coordinate : worker.place())
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", coordinate.dimension(), coordinate.index());
+  return text.empty() ? "-" : text;
 }
 
 std::string groupTable(const v1::Topology& topology) {
-  std::vector<std::vector<std::string>> rows{
-      {"GROUP", "STAGE", "RANK", "DEVICE", "STATE", "PID", "THREADS", "MEMORY", "DEVICE MEMORY", "EPOCH", "RESTARTS"}};
+  std::vector<std::vector<std::string>> rows{{"GROUP", "STAGE", "RANK", "PLACE", "DEVICE", "STATE", "PID", "THREADS",
+                                              "MEMORY", "DEVICE MEMORY", "EPOCH", "RESTARTS"}};
   for (const v1::Group& group : topology.groups()) {
     for (const v1::Worker& worker : group.workers()) {
-      rows.push_back({group.name(), group.stage(), std::to_string(worker.rank()), worker.device(),
+      rows.push_back({group.name(), group.stage(), std::to_string(worker.rank()), placeText(worker), worker.device(),
                       stateName(worker.state()), worker.pid() == 0 ? "-" : std::to_string(worker.pid()),
                       std::to_string(group.threads()), formatBytes(worker.memory_bytes()),
                       formatBytes(worker.device_memory_bytes()), std::to_string(group.epoch()),
@@ -54,13 +54,28 @@ std::string groupTable(const v1::Topology& topology) {
   return text;
 }
 
+// Who does what of an edge that more than one rank publishes or reads.
+std::string edgeRankTable(const google::protobuf::RepeatedPtrField<v1::Edge>& edges) {
+  std::vector<std::vector<std::string>> rows{{"EDGE", "SIDE", "RANK", "HAND-OFFS", "BYTES", "IN USE"}};
+  for (const v1::Edge& edge : edges) {
+    if (edge.producers_size() <= 1 && edge.consumers_size() <= 1) continue;
+    for (const v1::EdgeRank& rank : edge.producers()) {
+      rows.push_back({edge.name(), "publishes", std::to_string(rank.rank()), std::to_string(rank.handoffs()),
+                      formatBytes(rank.bytes()), std::to_string(rank.slots_in_use())});
+    }
+    for (const v1::EdgeRank& rank : edge.consumers())
+      rows.push_back({edge.name(), "reads", std::to_string(rank.rank()), "-", formatBytes(rank.bytes()), "-"});
+  }
+  return rows.size() > 1 ? "\n" + formatTable(rows) : "";
+}
+
 std::string edgeTable(const google::protobuf::RepeatedPtrField<v1::Edge>& edges) {
   std::vector<std::vector<std::string>> rows{{"EDGE", "TRANSPORT", "SLOTS", "IN USE", "HAND-OFFS", "BYTES", "REASON"}};
   for (const v1::Edge& edge : edges) {
     rows.push_back({edge.name(), edge.transport(), std::to_string(edge.slots()), std::to_string(edge.slots_in_use()),
                     std::to_string(edge.handoffs()), formatBytes(edge.bytes()), edge.transport_reason()});
   }
-  return formatTable(rows);
+  return formatTable(rows) + edgeRankTable(edges);
 }
 
 // "at most 81", "at most 4096 pixels"; what a model does not limit it leaves at 0.
@@ -103,7 +118,7 @@ std::string limitLines(const v1::Topology& topology) {
                   upTo("0 to ", limits.guidance_max())});
   rows.push_back({"flow shift", orDash(defaults.flow_shift()),
                   upTo(formatNumber(limits.flow_shift_min()) + " to ", limits.flow_shift_max())});
-  rows.push_back({"fps", orDash(defaults.fps()), upTo("above 0, at most ", limits.fps_max())});
+  rows.push_back({"fps", orDash(defaults.fps()), upTo("0.01 to ", limits.fps_max())});
   rows.push_back({"prompt", "-", atMost(limits.prompt_bytes_max(), " bytes")});
   return formatTable(rows);
 }

@@ -51,9 +51,9 @@ std::string stageTable(const v1::Job& job) {
 }
 
 std::string transferTable(const v1::Job& job) {
-  std::vector<std::vector<std::string>> rows{{"EDGE", "BYTES", "TIME"}};
+  std::vector<std::vector<std::string>> rows{{"EDGE", "RANK", "BYTES", "TIME"}};
   for (const v1::EdgeTransfer& transfer : job.transfers()) {
-    rows.push_back({transfer.edge(), formatBytes(transfer.bytes()),
+    rows.push_back({transfer.edge(), std::to_string(transfer.rank()), formatBytes(transfer.bytes()),
                     fmt::format("{:.3f} ms", toSeconds(transfer.duration()) * 1e3)});
   }
   return rows.size() > 1 ? "\n" + formatTable(rows) : "";

@@ -11,6 +11,18 @@ constexpr double kGiB = 1 << 30;
 constexpr double kMega = 1e6;
 constexpr double kGiga = 1e9;
 
+struct Unit {
+  double seconds;
+  int digits;
+  const char* name;
+};
+
+Unit unitOf(double seconds) {
+  if (seconds < 1) return {1e-3, 1, "ms"};
+  if (seconds < 300) return {1, 2, "s"};
+  return {60, 1, "min"};
+}
+
 }  // namespace
 
 std::string gibText(uint64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / kGiB); }
@@ -22,10 +34,18 @@ std::string trafficText(double bytes) {
 }
 
 std::string secondsText(double seconds) {
-  if (seconds < 1) return fmt::format("{:.1f} ms", 1e3 * seconds);
-  if (seconds < 300) return fmt::format("{:.2f} s", seconds);
-  return fmt::format("{:.1f} min", seconds / 60);
+  const Unit unit = unitOf(seconds);
+  return fmt::format("{:.{}f} {}", seconds / unit.seconds, unit.digits, unit.name);
 }
+
+std::string rateText(double rate) { return fmt::format("{:.1f}", rate); }
+
+double shownSeconds(double seconds) {
+  const Unit unit = unitOf(seconds);
+  return std::stod(fmt::format("{:.{}f}", seconds / unit.seconds, unit.digits)) * unit.seconds;
+}
+
+double shownRate(double rate) { return std::stod(rateText(rate)); }
 
 std::string tableText(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "runtime/base/unique_fd.h"
+#include "runtime/config/schema.h"
 #include "runtime/config/value.h"
 #include "tools/plan/report.h"
 #include "tools/plan/topology_text.h"
@@ -24,7 +25,7 @@ memory, bytes sent, step and job. What this version does not serve is listed, an
   latentd plan --model DIR --gpus 8
   latentd plan --model DIR --gpus 8 --goal throughput --yaml eight.yaml && latentd --config eight.yaml --check)";
 
-// The value of a flag, by a rule of the topology file.
+// The value of a flag, by a rule.
 template <class T>
 StatusOr<T> valueOf(const char* flag, const std::string& text, const config::Rule& rule) {
   StatusOr<config::Value> value = config::parseScalar(rule, text);
@@ -32,24 +33,26 @@ StatusOr<T> valueOf(const char* flag, const std::string& text, const config::Rul
   return std::get<T>(*std::move(value));
 }
 
-StatusOr<uint32_t> countOf(const char* flag, const std::string& text, double max) {
-  LATENTD_ASSIGN_OR_RETURN(const uint64_t count, valueOf<uint64_t>(flag, text, {config::Type::kCount, {1, max}, {}}));
+StatusOr<uint32_t> countOf(const char* flag, const std::string& text, const config::Rule& rule) {
+  LATENTD_ASSIGN_OR_RETURN(const uint64_t count, valueOf<uint64_t>(flag, text, rule));
   return static_cast<uint32_t>(count);
 }
 
+config::Rule upTo(double max) { return {config::Type::kCount, {1, max}, {}}; }
+
+// What the topology file would take, as that is what is made of it.
 StatusOr<Job> jobOf(const Arguments& arguments) {
+  const config::KeyTable keys;
+  const auto rule = [&](const char* key) -> const config::Rule& { return keys.find(key)->rule; };
   Job job;
-  LATENTD_ASSIGN_OR_RETURN(const auto size, valueOf<config::FrameSize>("--size", arguments.size,
-                                                                       {config::Type::kFrameSize, {1, 16'384}, {}}));
+  LATENTD_ASSIGN_OR_RETURN(const auto size,
+                           valueOf<config::FrameSize>("--size", arguments.size, rule("defaults.size")));
   job.width = size.width;
   job.height = size.height;
-  LATENTD_ASSIGN_OR_RETURN(job.frames, countOf("--frames", arguments.frames, 100'000));
-  LATENTD_ASSIGN_OR_RETURN(job.steps, countOf("--steps", arguments.steps, 10'000));
-  LATENTD_ASSIGN_OR_RETURN(job.guidance,
-                           valueOf<double>("--guidance", arguments.guidance, {config::Type::kReal, {0, 1000}, {}}));
-  LATENTD_ASSIGN_OR_RETURN(const auto dtype,
-                           valueOf<std::string>("--dtype", arguments.dtype,
-                                                {config::Type::kChoice, {}, {"float32", "bfloat16", "float16"}}));
+  LATENTD_ASSIGN_OR_RETURN(job.frames, countOf("--frames", arguments.frames, rule("defaults.frames")));
+  LATENTD_ASSIGN_OR_RETURN(job.steps, countOf("--steps", arguments.steps, rule("defaults.steps")));
+  LATENTD_ASSIGN_OR_RETURN(job.guidance, valueOf<double>("--guidance", arguments.guidance, rule("defaults.guidance")));
+  LATENTD_ASSIGN_OR_RETURN(const auto dtype, valueOf<std::string>("--dtype", arguments.dtype, rule("groups[].dtype")));
   job.dtype = *parseDType(dtype);
   return job;
 }
@@ -57,7 +60,7 @@ StatusOr<Job> jobOf(const Arguments& arguments) {
 StatusOr<Hardware> hardwareOf(const Arguments& arguments) {
   const auto link = arguments.link.empty() ? std::nullopt : std::optional(arguments.link);
   LATENTD_ASSIGN_OR_RETURN(Hardware hardware, findHardware(arguments.gpu, link));
-  LATENTD_ASSIGN_OR_RETURN(hardware.gpus_per_host, countOf("--gpus-per-host", arguments.gpus_per_host, 64));
+  LATENTD_ASSIGN_OR_RETURN(hardware.gpus_per_host, countOf("--gpus-per-host", arguments.gpus_per_host, upTo(kGpusMax)));
   if (!arguments.memory.empty()) {
     constexpr double kGiB = 1 << 30;
     LATENTD_ASSIGN_OR_RETURN(hardware.memory_bytes, valueOf<uint64_t>("--memory", arguments.memory,
@@ -110,7 +113,7 @@ CLI::App* addCommand(CLI::App& app, Arguments& arguments) {
 
 StatusOr<Request> makeRequest(const Arguments& arguments) {
   Request request;
-  LATENTD_ASSIGN_OR_RETURN(request.gpus, countOf("--gpus", arguments.gpus, 64));
+  LATENTD_ASSIGN_OR_RETURN(request.gpus, countOf("--gpus", arguments.gpus, upTo(kGpusMax)));
   LATENTD_ASSIGN_OR_RETURN(request.hardware, hardwareOf(arguments));
   LATENTD_ASSIGN_OR_RETURN(request.job, jobOf(arguments));
   LATENTD_ASSIGN_OR_RETURN(

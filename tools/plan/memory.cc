@@ -74,7 +74,7 @@ RankMemory denoiserMemory(const Model& model, const Job& job, const Split& split
     if (!split.ring_gathers) buffers += 3 * rows * dim / tp * sizeof(float);
   }
   memory.buffers = rounded(buffers);
-  const LatentShape latents = latentShape(model, job);
+  const stages::wan::LatentShape latents = latentShape(model, job);
   memory.pools = kSlots * static_cast<uint64_t>(latents.elements()) * sizeof(float);
   memory.process = kContextBytes + communicators(split) * kCommunicatorBytes;
   return memory;

@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <numeric>
-#include <string_view>
 #include <system_error>
-#include <vector>
+#include <utility>
 
 #include "stages/weights/model_config.h"
 #include "stages/weights/safetensors.h"
@@ -42,58 +39,35 @@ StatusOr<std::optional<uint64_t>> parametersOnDisk(const fs::path& folder) {
   return count;
 }
 
-// "FLAG: VALUE, expected ..." unless value is `first` plus a multiple of unit, at most max.
-Status checkUnit(std::string_view flag, int64_t value, int64_t first, int64_t unit, int64_t max) {
-  if (value >= first && value <= max && (value - first) % unit == 0) return absl::OkStatus();
-  const int64_t below = std::clamp(first + (value - first) / unit * unit, first, max);
-  const int64_t above = std::min(below + unit, max);
-  return absl::InvalidArgumentError(fmt::format("{}: {}, expected {} plus a multiple of {}, at most {}; nearest {}{}",
-                                                flag, value, first, unit, max, below,
-                                                above == below ? "" : fmt::format(" or {}", above)));
-}
-
 constexpr uint64_t linear(uint64_t in, uint64_t out) { return in * out + out; }
 
 }  // namespace
 
 StatusOr<Model> Model::load(const std::string& dir) {
   LATENTD_ASSIGN_OR_RETURN(const fs::path folder, modelFolder(dir));
+  LATENTD_ASSIGN_OR_RETURN(stages::wan::ServedModel served, stages::wan::ServedModel::load(folder.string()));
   LATENTD_ASSIGN_OR_RETURN(stages::ModelConfig index,
                            stages::ModelConfig::read((folder / "model_index.json").string()));
-  if (index.text("_class_name") != "WanPipeline") index.refuse("_class_name", "WanPipeline (text to video)");
-  LATENTD_RETURN_IF_ERROR(index.status());
+  LATENTD_RETURN_IF_ERROR(checkComponentClass(index, "text_encoder", "UMT5EncoderModel"));
   Model model;
+  static_cast<stages::wan::ServedModel&>(model) = std::move(served);
   model.dir = folder.string();
-  const fs::path transformer = folder / "transformer";
-  LATENTD_ASSIGN_OR_RETURN(model.transformer,
-                           stages::wan::TransformerConfig::load((transformer / "config.json").string()));
-  LATENTD_ASSIGN_OR_RETURN(model.vae, stages::vae::VaeConfig::load((folder / "vae" / "config.json").string()));
   LATENTD_ASSIGN_OR_RETURN(model.text, stages::readUmt5Config((folder / "text_encoder" / "config.json").string()));
-  LATENTD_ASSIGN_OR_RETURN(model.parameters_on_disk, parametersOnDisk(transformer));
+  LATENTD_ASSIGN_OR_RETURN(model.parameters_on_disk, parametersOnDisk(folder / "transformer"));
   return model;
 }
 
 Status checkJob(const Model& model, const Job& job) {
-  const auto& patch = model.transformer.patch_size;
-  const int64_t positions = model.transformer.rope_max_seq_len;
-  const int64_t temporal = model.vae.temporalFactor() * patch[0];
-  LATENTD_RETURN_IF_ERROR(checkUnit("--frames", job.frames, 1, temporal, 1 + (positions - 1) * temporal));
-  // As the denoiser has it: one unit for both sides.
-  const int64_t unit = model.vae.spatialFactor() * std::lcm(patch[1], patch[2]);
-  const auto max = [&](int64_t side) { return positions * side * model.vae.spatialFactor() / unit * unit; };
-  LATENTD_RETURN_IF_ERROR(checkUnit("--size (width)", job.width, unit, unit, max(patch[2])));
-  return checkUnit("--size (height)", job.height, unit, unit, max(patch[1]));
+  return model.checkVideo(job.frames, job.height, job.width,
+                          {.frames = "--frames", .height = "--size (height)", .width = "--size (width)"});
 }
 
-LatentShape latentShape(const Model& model, const Job& job) {
-  return {.channels = model.vae.z_dim,
-          .frames = model.vae.latentFrames(job.frames),
-          .height = job.height / model.vae.spatialFactor(),
-          .width = job.width / model.vae.spatialFactor()};
+stages::wan::LatentShape latentShape(const Model& model, const Job& job) {
+  return model.latentShape(job.frames, job.height, job.width);
 }
 
 int64_t tokens(const Model& model, const Job& job) {
-  const LatentShape latents = latentShape(model, job);
+  const stages::wan::LatentShape latents = latentShape(model, job);
   const auto& patch = model.transformer.patch_size;
   return latents.frames / patch[0] * (latents.height / patch[1]) * (latents.width / patch[2]);
 }

@@ -7,21 +7,20 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 #include "stages/text/umt5_config.h"
-#include "stages/vae/vae_config.h"
+#include "stages/wan/served_model.h"
 #include "stages/wan/transformer_config.h"
 
 namespace latentd::plan {
 
-// The shapes of a Wan 2.1 text-to-video model, from the config.json files of a diffusers directory. A value type.
-struct Model {
+// The shapes of a Wan 2.1 text-to-video model, from the config.json files of a diffusers directory: of those that the
+// stages serve. A value type.
+struct Model : stages::wan::ServedModel {
   std::string dir;  // absolute
-  stages::wan::TransformerConfig transformer;
   stages::Umt5Config text;
-  stages::vae::VaeConfig vae;
   std::optional<uint64_t> parameters_on_disk;  // of the transformer; absent: its weights are not there
 
-  // INVALID_ARGUMENT by file, key and value; NOT_FOUND for a file that is missing. No weight is read; headers of
-  // safetensors files are, where there are any.
+  // Refuses what the stages refuse, in their words: by file, key and value; NOT_FOUND for a file that is missing. No
+  // weight is read; headers of safetensors files are, where there are any.
   static StatusOr<Model> load(const std::string& dir);
 };
 
@@ -42,15 +41,7 @@ struct Job {
 Status checkJob(const Model& model, const Job& job);
 
 // The latents of a job.
-struct LatentShape {
-  int64_t channels = 0;
-  int64_t frames = 0;
-  int64_t height = 0;
-  int64_t width = 0;
-
-  int64_t elements() const { return channels * frames * height * width; }
-};
-LatentShape latentShape(const Model& model, const Job& job);
+stages::wan::LatentShape latentShape(const Model& model, const Job& job);
 // Patches that the transformer sees: 32,760 for 81 frames of 832x480.
 int64_t tokens(const Model& model, const Job& job);
 

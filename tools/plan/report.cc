@@ -57,17 +57,17 @@ std::string decodeText(const Candidate& candidate) {
 }
 
 std::string rankedText(const Plan& plan, size_t shown) {
-  std::vector<std::vector<std::string>> rows = {
-      {"denoiser", "GPUs", "decoder", "memory", "sent a step", "waiting", "step", "job", "jobs/h", "efficiency", ""}};
+  std::vector<std::vector<std::string>> rows = {{"denoiser", "GPUs", "denoiser's", "decoder", "memory", "sent a step",
+                                                 "waiting", "step", "job", "jobs/h", "efficiency", ""}};
   const Candidate* proposal = plan.proposal();
   for (size_t i = 0; i < plan.ranked.size(); ++i) {
     const Candidate& candidate = plan.ranked[i];
     // The proposal is shown wherever it stands.
     if (i >= shown && &candidate != proposal) continue;
-    rows.push_back({nameOf(candidate), std::to_string(candidate.split.gpus()), decodeText(candidate),
-                    gibText(candidate.busiest_bytes), trafficText(candidate.traffic.total()),
+    rows.push_back({nameOf(candidate), std::to_string(candidate.usedGpus()), std::to_string(candidate.split.gpus()),
+                    decodeText(candidate), gibText(candidate.busiest_bytes), trafficText(candidate.traffic.total()),
                     secondsText(candidate.step.exchange + candidate.step.bubble), secondsText(candidate.step.total),
-                    secondsText(candidate.job_seconds), fmt::format("{:.1f}", candidate.jobs_per_hour),
+                    secondsText(candidate.job_seconds), rateText(candidate.jobs_per_hour),
                     fmt::format("{:.2f}", candidate.efficiency),
                     &candidate == proposal       ? "<- proposed"
                     : candidate.unserved.empty() ? ""
@@ -97,10 +97,24 @@ std::string memoryText(const char* name, const RankMemory& memory) {
                      gibText(memory.buffers), gibText(memory.pools), gibText(memory.process));
 }
 
-std::string proposalText(const Plan& plan) {
+// What the proposal leaves unused, and why.
+std::string idleText(const Request& request, const Candidate& best) {
+  const uint32_t beyond = request.gpus - best.gpus;
+  const uint32_t useless = best.gpus - best.usedGpus();
+  if (beyond + useless == 0) return "";
+  std::string why;
+  if (beyond > 0)
+    why = fmt::format("{} as this version serves one host, of {}", beyond, request.hardware.gpus_per_host);
+  if (useless > 0) why += fmt::format("{}{} as they would not help", why.empty() ? "" : ", ", useless);
+  return fmt::format("  {} of the {} GPUs stay idle: {}\n", beyond + useless, request.gpus, why);
+}
+
+std::string proposalText(const Request& request, const Plan& plan) {
   const Candidate* best = plan.proposal();
   if (best == nullptr) return "nothing of this is served yet: no topology is proposed\n";
-  std::string text = fmt::format("proposed: {}\n", nameOf(*best));
+  std::string text = fmt::format("proposed: {}\n", nameOf(*best)) + idleText(request, *best);
+  if (plan.goal == Goal::kThroughput && best != &plan.ranked.front() && plan.ranked.front().unserved.empty())
+    text += "  of those within 1 % of the most jobs an hour, the one with the soonest video\n";
   text += fmt::format("  a rank sends a step: {}; the decoder a video: {}\n", strategiesText(best->traffic),
                       best->decode_sent_bytes > 0 ? trafficText(best->decode_sent_bytes) : "nothing");
   text += memoryText("denoiser", best->denoise) + memoryText("text encoder", best->text) +
@@ -129,7 +143,7 @@ std::string rejectedText(const Plan& plan) {
 }  // namespace
 
 std::string reportText(const Request& request, const Plan& plan, size_t shown) {
-  return headText(request, plan) + rankedText(plan, shown) + proposalText(plan) + rejectedText(plan) +
+  return headText(request, plan) + rankedText(plan, shown) + proposalText(request, plan) + rejectedText(plan) +
          "All times are predictions from what one and two H200 were measured to do; exchanges count as not hidden, "
          "except the turns of a ring.\n";
 }

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <optional>
+#include <tuple>
 
 #include "runtime/config/value.h"
 #include "tools/plan/amount_text.h"
@@ -16,13 +16,8 @@ namespace {
 
 constexpr double kSecondsPerHour = 3600;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
-// Where to look for what would fit, when nothing does: eight hosts of eight.
-constexpr uint32_t kGpusMax = 64;
-
-// What the runtime does not reach.
-std::string unservedOf(const Request& request) {
-  return request.gpus > request.hardware.gpus_per_host ? "several hosts" : "";
-}
+// Throughputs that are so near count as equal.
+constexpr double kNearly = 0.99;
 
 // Variants of one set of degrees, best first where memory allows all.
 std::vector<Split> variants(const Job& job, const mesh::MeshDegrees& degrees) {
@@ -38,52 +33,63 @@ std::vector<Split> variants(const Job& job, const mesh::MeshDegrees& degrees) {
 
 // Sums over the GPUs of what groups put on them.
 template <class T>
-T busiest(uint32_t gpus, const Candidate& candidate, T denoise, T text, T decode) {
+T busiest(const Candidate& candidate, T denoise, T text, T decode) {
   T most = 0;
-  for (uint32_t gpu = 0; gpu < gpus; ++gpu) {
+  for (uint32_t gpu = 0; gpu < candidate.gpus; ++gpu) {
     T sum = 0;
     if (gpu < candidate.split.gpus()) sum += denoise;
     if (gpu == candidate.text_gpu) sum += text;
-    if (gpu + candidate.decode_gpus >= gpus) sum += decode;
+    if (gpu + candidate.decode_gpus >= candidate.gpus) sum += decode;
     most = std::max(most, sum);
   }
   return most;
 }
 
-Candidate predict(const Request& request, const Split& split, uint32_t decode_gpus, const StepTime& one_gpu) {
+// What is true of a split whatever the decoder has.
+Candidate withDenoiser(const Request& request, const Split& split, const StepTime& one_gpu) {
   const auto& [model, job, hardware, gpus, goal] = request;
-  Candidate candidate{.split = split, .decode_gpus = decode_gpus};
-  candidate.text_gpu = split.gpus() < gpus ? gpus - 1 : 0;
+  Candidate candidate{.split = split};
+  const bool on_one_host = split.gpus() <= hardware.gpus_per_host;
+  candidate.gpus = on_one_host ? std::min(gpus, hardware.gpus_per_host) : gpus;
+  candidate.unserved = on_one_host ? "" : "several hosts";
+  candidate.text_gpu = split.gpus() < candidate.gpus ? candidate.gpus - 1 : 0;
   candidate.step = stepTime(model, job, split, hardware);
   candidate.traffic = traffic(model, job, split);
   candidate.denoise = denoiserMemory(model, job, split);
   candidate.text = textMemory(model, job);
+  candidate.text_seconds = textSeconds(model, job, hardware);
+  candidate.efficiency = one_gpu.total / (candidate.step.total * split.ranks());
+  return candidate;
+}
+
+Candidate withDecoder(const Request& request, Candidate candidate, uint32_t decode_gpus) {
+  const auto& [model, job, hardware, gpus, goal] = request;
+  candidate.decode_gpus = decode_gpus;
   candidate.decode = decoderMemory(model, job, decode_gpus);
   candidate.busiest_bytes =
-      busiest(gpus, candidate, candidate.denoise.total(), candidate.text.total(), candidate.decode.total());
-  candidate.text_seconds = textSeconds(model, job, hardware);
+      busiest(candidate, candidate.denoise.total(), candidate.text.total(), candidate.decode.total());
   const DecodeTime decode = decodeTime(model, job, decode_gpus, hardware);
   candidate.decode_seconds = decode.seconds;
   candidate.decode_sent_bytes = decode.sent_bytes;
   const double denoise_seconds = job.steps * candidate.step.total;
   candidate.job_seconds = candidate.text_seconds + denoise_seconds + candidate.decode_seconds;
   // Groups that share a GPU take turns on it.
-  const double busy =
-      busiest(gpus, candidate, denoise_seconds / split.degrees.dp, candidate.text_seconds, candidate.decode_seconds);
+  const double busy = busiest(candidate, denoise_seconds / candidate.split.degrees.dp, candidate.text_seconds,
+                              candidate.decode_seconds);
   candidate.jobs_per_hour = kSecondsPerHour / busy;
-  candidate.efficiency = one_gpu.total / (candidate.step.total * split.ranks());
-  candidate.unserved = unservedOf(request);
   return candidate;
 }
 
-// Throughputs within about a percent count as equal: predictions are no better, and the sooner video is.
-double throughputClass(const Candidate& candidate) { return std::floor(100 * std::log(candidate.jobs_per_hour)); }
+// What is shown as equal is equal here.
+double shown(Goal goal, const Candidate& candidate) {
+  return goal == Goal::kThroughput ? -shownRate(candidate.jobs_per_hour) : shownSeconds(candidate.job_seconds);
+}
 
-bool isBetter(Goal goal, const Candidate& left, const Candidate& right) {
-  if (goal == Goal::kThroughput && throughputClass(left) != throughputClass(right))
-    return throughputClass(left) > throughputClass(right);
-  if (left.job_seconds != right.job_seconds) return left.job_seconds < right.job_seconds;
-  return left.split.gpus() < right.split.gpus();
+bool isBefore(Goal goal, const Candidate& left, const Candidate& right) {
+  const auto key = [goal](const Candidate& candidate) {
+    return std::tuple(shown(goal, candidate), candidate.usedGpus(), candidate.job_seconds);
+  };
+  return key(left) < key(right);
 }
 
 // What fits best of all variants and decoders, or else what needs least.
@@ -95,15 +101,16 @@ struct Outcome {
 Outcome tryDegrees(const Request& request, const mesh::MeshDegrees& degrees, const StepTime& one_gpu) {
   Outcome outcome;
   const auto rows = static_cast<uint64_t>(latentShape(request.model, request.job).height);
-  const uint32_t decode_max =
-      static_cast<uint32_t>(std::min<uint64_t>({request.gpus, request.hardware.gpus_per_host, rows}));
   for (const Split& split : variants(request.job, degrees)) {
+    const Candidate spread = withDenoiser(request, split, one_gpu);
+    const auto decode_max =
+        static_cast<uint32_t>(std::min<uint64_t>({spread.gpus, request.hardware.gpus_per_host, rows}));
     for (uint32_t decode_gpus = 1; decode_gpus <= decode_max; ++decode_gpus) {
-      Candidate candidate = predict(request, split, decode_gpus, one_gpu);
+      Candidate candidate = withDecoder(request, spread, decode_gpus);
       if (outcome.least.busiest_bytes == 0 || candidate.busiest_bytes < outcome.least.busiest_bytes)
         outcome.least = candidate;
       if (candidate.busiest_bytes > request.hardware.memory_bytes) continue;
-      if (!outcome.best || isBetter(request.goal, candidate, *outcome.best)) outcome.best = std::move(candidate);
+      if (!outcome.best || isBefore(request.goal, candidate, *outcome.best)) outcome.best = std::move(candidate);
     }
   }
   return outcome;
@@ -116,6 +123,7 @@ struct Findings {
 
 Findings explore(const Request& request) {
   Findings found;
+  found.plan.goal = request.goal;
   found.plan.one_gpu = stepTime(request.model, request.job, {}, request.hardware);
   for (uint32_t used = 1; used <= request.gpus; ++used) {
     for (const mesh::MeshDegrees& degrees : factorisations(used)) {
@@ -134,7 +142,7 @@ Findings explore(const Request& request) {
     }
   }
   std::stable_sort(found.plan.ranked.begin(), found.plan.ranked.end(),
-                   [&](const Candidate& a, const Candidate& b) { return isBetter(request.goal, a, b); });
+                   [&](const Candidate& a, const Candidate& b) { return isBefore(request.goal, a, b); });
   return found;
 }
 
@@ -143,17 +151,32 @@ std::string whatWouldFit(const Request& request) {
   Request larger = request;
   for (larger.gpus *= 2; larger.gpus <= kGpusMax; larger.gpus *= 2) {
     const Findings found = explore(larger);
-    if (!found.plan.ranked.empty())
-      return fmt::format("--gpus {} ({})", larger.gpus, toString(found.plan.ranked.front().split));
+    if (const Candidate* fits = found.plan.proposal())
+      return fmt::format("--gpus {} ({})", larger.gpus, toString(fits->split));
   }
   return "a smaller --size or fewer --frames";
 }
 
 }  // namespace
 
+uint32_t Candidate::usedGpus() const {
+  const uint32_t decode_first = gpus - decode_gpus;
+  const uint32_t denoise_end = split.gpus();
+  const uint32_t shared = denoise_end > decode_first ? denoise_end - decode_first : 0;
+  // Text has the denoiser's first GPU, or the last one, which the decoder has too.
+  return denoise_end + decode_gpus - shared;
+}
+
 const Candidate* Plan::proposal() const {
-  const auto served = std::find_if(ranked.begin(), ranked.end(), [](const Candidate& c) { return c.unserved.empty(); });
-  return served == ranked.end() ? nullptr : &*served;
+  const Candidate* first = nullptr;
+  const Candidate* soonest = nullptr;
+  for (const Candidate& candidate : ranked) {
+    if (!candidate.unserved.empty()) continue;
+    if (first == nullptr) first = soonest = &candidate;
+    const bool is_near = candidate.jobs_per_hour >= kNearly * first->jobs_per_hour;
+    if (is_near && candidate.job_seconds < soonest->job_seconds) soonest = &candidate;
+  }
+  return goal == Goal::kLatency ? first : soonest;
 }
 
 std::vector<mesh::MeshDegrees> factorisations(uint32_t gpus) {

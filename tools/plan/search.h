@@ -27,10 +27,14 @@ struct Request {
   Goal goal = Goal::kLatency;
 };
 
+// Where to look for what would fit, when nothing does: eight hosts of eight.
+inline constexpr uint32_t kGpusMax = 64;
+
 // One way to use the GPUs, and what is predicted of it. The denoiser has the GPUs from 0 on; text and decoder take
-// those that it leaves, or share its GPUs.
+// those that it leaves of `gpus`, or share its GPUs. A denoiser that fits one host has the others there too.
 struct Candidate {
   Split split;
+  uint32_t gpus = 1;         // over which it is laid out
   uint32_t decode_gpus = 1;  // height shards, on the last GPUs
   uint32_t text_gpu = 0;
   StepTime step;
@@ -46,6 +50,9 @@ struct Candidate {
   double jobs_per_hour = 0;  // of a full queue
   double efficiency = 0;     // of a step: one GPU's time over this one's times the GPUs
   std::string unserved;      // what this version cannot do of it; empty: nothing
+
+  // The GPUs that do anything.
+  uint32_t usedGpus() const;
 };
 
 struct Rejection {
@@ -54,11 +61,13 @@ struct Rejection {
 };
 
 struct Plan {
-  std::vector<Candidate> ranked;  // best first
+  std::vector<Candidate> ranked;  // by what the goal counts, as it is shown; those that are equal by fewer GPUs
   std::vector<Rejection> rejected;
   StepTime one_gpu;  // a step on one GPU, whether it fits or not
+  Goal goal = Goal::kLatency;
 
-  // The best that this version serves; null: none.
+  // The best that this version serves; null: none. Of those whose throughput is all but the best, which predictions
+  // cannot tell apart, the one with the soonest video.
   const Candidate* proposal() const;
 };
 

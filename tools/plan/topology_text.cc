@@ -3,18 +3,12 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "tools/plan/amount_text.h"
 
 namespace latentd::plan {
 namespace {
-
-// The schema's default, where a plan's job may be larger.
-constexpr uint64_t kPixelsMaxDefault = 2'088'960;
-constexpr uint32_t kFramesMaxDefault = 1025;
-constexpr uint32_t kStepsMaxDefault = 1000;
 
 struct Group {
   const char* name;
@@ -50,7 +44,7 @@ void emit(YAML::Emitter& yaml, const Group& group, DType dtype) {
   yaml << YAML::EndMap;
 }
 
-std::vector<Group> groupsOf(const Request& request, const Candidate& candidate) {
+std::vector<Group> groupsOf(const Candidate& candidate) {
   Group denoise{
       .name = "denoise", .stage = "wan.denoiser", .gpus = candidate.split.gpus(), .degrees = candidate.split.degrees};
   if (!candidate.split.batched) denoise.options.emplace_back("guidance_batching", "separate");
@@ -59,7 +53,7 @@ std::vector<Group> groupsOf(const Request& request, const Candidate& candidate) 
           std::move(denoise),
           {.name = "decode",
            .stage = "wan.vae_decoder",
-           .first_gpu = request.gpus - candidate.decode_gpus,
+           .first_gpu = candidate.gpus - candidate.decode_gpus,
            .gpus = candidate.decode_gpus,
            .degrees = {.spatial = candidate.decode_gpus}}};
 }
@@ -76,9 +70,11 @@ void emitJobs(YAML::Emitter& yaml, const Job& job) {
   yaml << YAML::Key << "steps" << YAML::Value << job.steps << YAML::Key << "guidance" << YAML::Value << job.guidance;
   yaml << YAML::EndMap;
   yaml << YAML::Key << "limits" << YAML::Value << YAML::Flow << YAML::BeginMap;
-  yaml << YAML::Key << "frames_max" << YAML::Value << std::max(job.frames, kFramesMaxDefault);
-  yaml << YAML::Key << "pixels_max" << YAML::Value << std::max(uint64_t{job.width} * job.height, kPixelsMaxDefault);
-  yaml << YAML::Key << "steps_max" << YAML::Value << std::max(job.steps, kStepsMaxDefault);
+  yaml << YAML::Key << "frames_max" << YAML::Value << job.frames;
+  yaml << YAML::Key << "pixels_max" << YAML::Value << uint64_t{job.width} * job.height;
+  yaml << YAML::Key << "steps_max" << YAML::Value << job.steps;
+  // With guidance a job would take the memory of two.
+  if (!job.guided()) yaml << YAML::Key << "guidance_max" << YAML::Value << 1;
   yaml << YAML::EndMap;
 }
 
@@ -89,7 +85,7 @@ std::string topologyYaml(const Request& request, const Candidate& candidate) {
   yaml << YAML::BeginMap;
   yaml << YAML::Key << "model" << YAML::Value << YAML::DoubleQuoted << request.model.dir;
   yaml << YAML::Key << "groups" << YAML::Value << YAML::Block << YAML::BeginSeq;
-  for (const Group& group : groupsOf(request, candidate))
+  for (const Group& group : groupsOf(candidate))
     emit(yaml, group, request.job.dtype);
   yaml << YAML::EndSeq;
   yaml << YAML::Key << "edges" << YAML::Value << YAML::Block << YAML::BeginSeq;
@@ -99,10 +95,11 @@ std::string topologyYaml(const Request& request, const Candidate& candidate) {
   emitJobs(yaml, request.job);
   yaml << YAML::EndMap;
   return fmt::format(
-      "# Made by latentd plan for {} x {}: {}.\n# Predicted: a step {}, a job {}, {:.1f} jobs an hour; {} on the GPU "
-      "that holds most.\n{}\n",
+      "# Made by latentd plan for {} x {}: {}.\n# Predicted: a step {}, a job {}, {} jobs an hour; {} on the GPU "
+      "that holds most.\n# The limits are those of what was planned: for larger jobs, plan again.\n{}\n",
       request.gpus, request.hardware.gpu.name, toString(candidate.split), secondsText(candidate.step.total),
-      secondsText(candidate.job_seconds), candidate.jobs_per_hour, gibText(candidate.busiest_bytes), yaml.c_str());
+      secondsText(candidate.job_seconds), rateText(candidate.jobs_per_hour), gibText(candidate.busiest_bytes),
+      yaml.c_str());
 }
 
 }  // namespace latentd::plan

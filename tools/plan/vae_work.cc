@@ -84,7 +84,7 @@ class Walk {
   }
 
   VaeWork work_;
-  const LatentShape latents_;
+  const stages::wan::LatentShape latents_;
   int64_t frames_;
   int64_t height_;
   int64_t width_;

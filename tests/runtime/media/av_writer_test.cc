@@ -68,8 +68,8 @@ TEST_CASE("mp4: every frame comes back in time, like itself, with its colours ta
       GENERATE(std::tuple(128u, 96u, "smpte170m"), std::tuple(129u, 97u, "smpte170m"), std::tuple(96u, 720u, "bt709"));
   const TempDir dir;
   const VideoSpec video_spec = spec(width, height);
-  encode("mp4", video_spec, dir / "v.mp4");
-  const DecodedVideo video = decodeVideo(dir / "v.mp4");
+  encode("mp4", video_spec, dir.file("v.mp4"));
+  const DecodedVideo video = decodeVideo(dir.file("v.mp4"));
   CHECK(video.container.find("mp4") != std::string::npos);
   CHECK((video.codec == "h264" || video.codec == "mpeg4"));
   CHECK(video.pixel_format == "yuv420p");
@@ -93,20 +93,20 @@ TEST_CASE("mp4: every frame comes back in time, like itself, with its colours ta
 TEST_CASE("mp4: the index stands in front of the pixels, and the same small frames give the same bytes",
           "[media][av]") {
   const TempDir dir;
-  encode("mp4", spec(64, 64), dir / "a.mp4");
-  encode("mp4", spec(64, 64), dir / "b.mp4");
-  const std::string file = readFile(dir / "a.mp4");
+  encode("mp4", spec(64, 64), dir.file("a.mp4"));
+  encode("mp4", spec(64, 64), dir.file("b.mp4"));
+  const std::string file = readFile(dir.file("a.mp4"));
   REQUIRE(file.find("moov") != std::string::npos);
   CHECK(file.find("moov") < file.find("mdat"));
-  CHECK(file == readFile(dir / "b.mp4"));
+  CHECK(file == readFile(dir.file("b.mp4")));
 }
 
 TEST_CASE("gif: every frame comes back in time and like itself", "[media][av]") {
   const TempDir dir;
   VideoSpec video_spec = spec(67, 45);
   video_spec.rate = {8, 1};
-  encode("gif", video_spec, dir / "v.gif");
-  const DecodedVideo video = decodeVideo(dir / "v.gif");
+  encode("gif", video_spec, dir.file("v.gif"));
+  const DecodedVideo video = decodeVideo(dir.file("v.gif"));
   CHECK(video.container == "gif");
   CHECK(video.width == 67);
   CHECK(video.height == 45);
@@ -116,14 +116,14 @@ TEST_CASE("gif: every frame comes back in time and like itself", "[media][av]") 
     CHECK(video.seconds[n] == Approx(n / 8.0).margin(0.0051));  // hundredths of a second
     CHECK(psnr(meanSquaredError(video.frames[n], testFrame(67, 45, n))) > 32);
   }
-  CHECK(readFile(dir / "v.gif").find("NETSCAPE2.0") != std::string::npos);  // loops
+  CHECK(readFile(dir.file("v.gif")).find("NETSCAPE2.0") != std::string::npos);  // loops
 }
 
 TEST_CASE("png: frames stand in reading order, unchanged", "[media][av]") {
   const TempDir dir;
   const uint32_t expected = GENERATE(12u, 21u);  // all that the sheet has room for, and fewer
-  encode("png", spec(40, 30, expected), dir / "v.png");
-  const DecodedVideo sheet = decodeVideo(dir / "v.png");
+  encode("png", spec(40, 30, expected), dir.file("v.png"));
+  const DecodedVideo sheet = decodeVideo(dir.file("v.png"));
   CHECK(sheet.codec == "png");
   const SheetLayout layout = layoutSheet(40, 30, expected);
   const uint32_t rows = (kFrames + layout.columns - 1) / layout.columns;
@@ -155,10 +155,10 @@ TEST_CASE("png: a sheet fits in 8192 pixels and is about square", "[media][av]")
 
 TEST_CASE("png: a large sheet is scaled down", "[media][av]") {
   const TempDir dir;
-  encode("png", spec(3000, 2000, 9), dir / "v.png", 9);
+  encode("png", spec(3000, 2000, 9), dir.file("v.png"), 9);
   const SheetLayout layout = layoutSheet(3000, 2000, 9);
   REQUIRE(layout.tile_width < 3000);
-  const DecodedVideo sheet = decodeVideo(dir / "v.png");
+  const DecodedVideo sheet = decodeVideo(dir.file("v.png"));
   CHECK(sheet.width == static_cast<int>(layout.columns * layout.tile_width));
   CHECK(sheet.height == static_cast<int>(layout.rows * layout.tile_height));
 }
@@ -167,10 +167,10 @@ TEST_CASE("y4m: libav reads what the raw writer wrote", "[media][av]") {
   const uint32_t height = GENERATE(48u, 720u);
   const TempDir dir;
   const VideoSpec video_spec = spec(64, height);
-  auto writer = makeRawWriter(RawFormat::kY4m, video_spec, createFile(dir / "v.y4m"), "v");
+  auto writer = makeRawWriter(RawFormat::kY4m, video_spec, createFile(dir.file("v.y4m")), "v");
   REQUIRE(writer.ok());
   fill(**writer, video_spec);
-  const DecodedVideo video = decodeVideo(dir / "v.y4m");
+  const DecodedVideo video = decodeVideo(dir.file("v.y4m"));
   CHECK(video.container == "yuv4mpegpipe");
   CHECK(video.pixel_format == "yuv444p");
   CHECK(video.range == "tv");
@@ -185,11 +185,11 @@ TEST_CASE("y4m: libav reads what the raw writer wrote", "[media][av]") {
 TEST_CASE("av formats: what cannot be written is refused", "[media][av]") {
   const TempDir dir;
   CHECK(checkAvFormats().ok());
-  CHECK(absl::IsInvalidArgument(makeAvWriter("avi", spec(8, 8), createFile(dir / "a")).status()));
+  CHECK(absl::IsInvalidArgument(makeAvWriter("avi", spec(8, 8), createFile(dir.file("a"))).status()));
   VideoSpec floats = spec(8, 8);
   floats.format = PixelFormat::kRgbF32;
-  CHECK(absl::IsInvalidArgument(makeAvWriter("mp4", floats, createFile(dir / "b")).status()));
-  auto sheet = makeAvWriter("png", spec(8, 8, 1), createFile(dir / "c"));
+  CHECK(absl::IsInvalidArgument(makeAvWriter("mp4", floats, createFile(dir.file("b"))).status()));
+  auto sheet = makeAvWriter("png", spec(8, 8, 1), createFile(dir.file("c")));
   REQUIRE(sheet.ok());
   REQUIRE((*sheet)->write(testFrame(8, 8, 0)).ok());
   CHECK(absl::IsFailedPrecondition((*sheet)->write(testFrame(8, 8, 1))));

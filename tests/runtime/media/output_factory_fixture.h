@@ -119,7 +119,7 @@ inline FrameRingWriter attachWriter(const Output& output) {
 
 struct FactoryFixture {
   TempDir dir;
-  std::string spool_dir = dir / "spool";
+  std::string spool_dir = dir.file("spool");
   SteadyClock clock;
   ChildSpawner spawner{{"PATH=/usr/bin:/bin"}};
   SpoolOutputFactory::Options options{{spool_dir, uint64_t{64} << 20, std::chrono::hours(1)},
@@ -147,7 +147,7 @@ struct FactoryFixture {
 
   // A program that stands in for the encoder; a script answers the probe with success.
   void useScript(const std::string& body) {
-    options.encoder = dir / "encoder";
+    options.encoder = dir.file("encoder");
     {
       std::ofstream script(options.encoder);
       script << "#!/bin/sh\n[ \"$1\" = --check ] && exit 0\n" << body << "\n";

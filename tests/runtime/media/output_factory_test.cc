@@ -256,7 +256,7 @@ TEST_CASE("output: what a failing encoder printed is told", "[media][output]") {
 TEST_CASE("output: without an encoder that runs, raw formats remain", "[media][output]") {
   FactoryFixture fixture;
   const bool is_there = GENERATE(false, true);
-  fixture.options.encoder = is_there ? "/bin/false" : fixture.dir / "missing";
+  fixture.options.encoder = is_there ? "/bin/false" : fixture.dir.file("missing");
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
   Status refused;
@@ -322,7 +322,7 @@ TEST_CASE("output: a container that grows past the spool's bound fails like a fu
 TEST_CASE("output: a full disk under the spool ends the output with RESOURCE_EXHAUSTED", "[media][output]") {
   const v1::OutputFormat format = GENERATE(v1::OUTPUT_FORMAT_RGB24, v1::OUTPUT_FORMAT_GIF);
   FactoryFixture fixture;
-  const std::string disk = fixture.dir / "disk";
+  const std::string disk = fixture.dir.file("disk");
   std::filesystem::create_directory(disk);
   if (::mount("none", disk.c_str(), "tmpfs", 0, "size=64k") != 0) {
     WARN("needs the right to mount a small disk; the writers' own tests cover a full one with /dev/full");

@@ -29,12 +29,12 @@ UniqueFd createFile(const std::string& path) {
 // Writes `written` frames with a writer that was told `expected`; the file's bytes.
 std::string writeVideo(RawFormat format, uint32_t expected, uint32_t written) {
   const TempDir dir;
-  auto writer = makeRawWriter(format, spec(expected), createFile(dir / "v"), "v");
+  auto writer = makeRawWriter(format, spec(expected), createFile(dir.file("v")), "v");
   REQUIRE(writer.ok());
   for (uint32_t n = 0; n < written; ++n)
     REQUIRE((*writer)->write(testFrame(kWidth, kHeight, n)).ok());
   REQUIRE((*writer)->finish().ok());
-  return readFile(dir / "v");
+  return readFile(dir.file("v"));
 }
 
 bool holdsFrame(const std::string& file, size_t offset, uint32_t n) {
@@ -68,14 +68,14 @@ TEST_CASE("npy: a header that NumPy's format describes, then the pixels", "[medi
 
 TEST_CASE("npy: floats are kept as they are", "[media]") {
   const TempDir dir;
-  auto writer = makeRawWriter(RawFormat::kNpy, spec(1, PixelFormat::kRgbF32), createFile(dir / "v"), "v");
+  auto writer = makeRawWriter(RawFormat::kNpy, spec(1, PixelFormat::kRgbF32), createFile(dir.file("v")), "v");
   REQUIRE(writer.ok());
   std::vector<float> pixels(kWidth * kHeight * 3);
   for (size_t i = 0; i < pixels.size(); ++i)
     pixels[i] = static_cast<float>(i) / static_cast<float>(pixels.size());
   REQUIRE((*writer)->write(std::as_bytes(std::span<const float>(pixels))).ok());
   REQUIRE((*writer)->finish().ok());
-  const std::string file = readFile(dir / "v");
+  const std::string file = readFile(dir.file("v"));
   REQUIRE(file.size() == rawFileBytes(RawFormat::kNpy, spec(1, PixelFormat::kRgbF32)));
   CHECK(file.find("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 21, 37, 3), }") == 10);
   CHECK(std::memcmp(file.data() + 128, pixels.data(), pixels.size() * sizeof(float)) == 0);
@@ -137,7 +137,7 @@ TEST_CASE("color: every grey keeps neutral chroma and the rounding of the exact 
 TEST_CASE("raw formats: floats only in npy, a full disk is named", "[media]") {
   const TempDir dir;
   CHECK(absl::IsInvalidArgument(
-      makeRawWriter(RawFormat::kY4m, spec(1, PixelFormat::kRgbF32), createFile(dir / "v"), "v").status()));
+      makeRawWriter(RawFormat::kY4m, spec(1, PixelFormat::kRgbF32), createFile(dir.file("v")), "v").status()));
   const RawFormat format = GENERATE(RawFormat::kNpy, RawFormat::kY4m, RawFormat::kRgb24);
   auto writer = makeRawWriter(format, spec(1), UniqueFd(::open("/dev/full", O_RDWR | O_CLOEXEC)), "the file");
   REQUIRE(writer.ok());

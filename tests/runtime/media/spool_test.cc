@@ -16,7 +16,7 @@ using Names = std::vector<std::string>;
 struct Fixture {
   TempDir dir;
   ManualClock clock;
-  std::string spool_dir = dir / "spool";
+  std::string spool_dir = dir.file("spool");
 
   std::unique_ptr<Spool> open(uint64_t bytes_max = 1000) {
     auto spool = Spool::open({spool_dir, bytes_max, std::chrono::minutes(10)}, clock);
@@ -148,11 +148,11 @@ TEST_CASE("spool: what cannot be used is named", "[media][spool]") {
   const auto open = [&](const std::string& dir) {
     return Spool::open({dir, 1000, std::chrono::minutes(1)}, fixture.clock).status();
   };
-  CHECK(messageOf(open(fixture.dir / "a/b")) ==
-        "spool: make folder " + (fixture.dir / "a/b") + ": No such file or directory");
-  std::ofstream(fixture.dir / "file") << "x";
-  CHECK(messageOf(open(fixture.dir / "file")) ==
-        "spool: open " + (fixture.dir / "file/.latentd.lock") + ": Not a directory");
+  CHECK(messageOf(open(fixture.dir.file("a/b"))) ==
+        "spool: make folder " + fixture.dir.file("a/b") + ": No such file or directory");
+  std::ofstream(fixture.dir.file("file")) << "x";
+  CHECK(messageOf(open(fixture.dir.file("file"))) ==
+        "spool: open " + fixture.dir.file("file/.latentd.lock") + ": Not a directory");
   const auto spool = fixture.open();
   for (const std::string& job : {std::string(), std::string("../x"), std::string("a b"), std::string(129, 'a')}) {
     INFO(job);

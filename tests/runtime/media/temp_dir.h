@@ -1,34 +1,17 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include "tests/support/temp_dir.h"
+
 namespace latentd::media {
 
-// A folder of its own, gone with the object.
-class TempDir {
- public:
-  TempDir() {
-    char name[] = "/tmp/mediaXXXXXX";
-    path_ = ::mkdtemp(name);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
+using testing::TempDir;
 
 inline std::string readFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

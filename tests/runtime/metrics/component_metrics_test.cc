@@ -36,6 +36,8 @@ struct AllMetrics {
     for (auto* family : {&edge.bytes, &edge.handoffs, &edge.unpooled, &edge.stale_dropped}) {
       family->with("text.encode->denoise.denoise").Increment(2);
     }
+    edge.published.with("text.encode->denoise.denoise", "0").Increment(2);
+    edge.read.with("text.encode->denoise.denoise", "1").Increment(2);
     for (auto* family : {&edge.handoff, &edge.slot_wait})
       family->with("text.encode->denoise.denoise").Observe(2e-5);
     for (auto* family : {&edge.slots, &edge.slots_in_use})

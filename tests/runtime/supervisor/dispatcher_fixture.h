@@ -18,7 +18,7 @@ namespace latentd::supervisor {
 
 inline constexpr std::chrono::milliseconds kStall{1000};
 
-struct RecordingHost final : DispatcherHost {
+struct RecordingHost : DispatcherHost {
   std::optional<JobSpec> takeNextJob() override {
     if (queue.empty()) return std::nullopt;
     JobSpec spec{queue.front(), {}, stall_timeout, may_restart, may_displace};
@@ -67,10 +67,10 @@ struct RecordingHost final : DispatcherHost {
   std::vector<std::pair<uint32_t, Status>> suspect;
 };
 
-struct DispatcherFixture {
-  explicit DispatcherFixture(const std::vector<uint32_t>& ranks = {1, 1, 1})
-      : DispatcherFixture(chainTopology(ranks)) {}
-  explicit DispatcherFixture(config::Topology made) : topology(std::move(made)) {
+template <class Host>
+struct FixtureWith {
+  explicit FixtureWith(const std::vector<uint32_t>& ranks = {1, 1, 1}) : FixtureWith(chainTopology(ranks)) {}
+  explicit FixtureWith(config::Topology made) : topology(std::move(made)) {
     topology.deadlines.stall = kStall;
     for (uint32_t edge = 0; edge < topology.edges.size(); ++edge)
       dispatcher.edgeOpened(EdgeIndex(edge), channel(edge));
@@ -140,8 +140,9 @@ struct DispatcherFixture {
   testing::ManualClock clock;
   config::Topology topology;
   FakeSink sink;
-  RecordingHost host;
+  Host host;
   Dispatcher dispatcher{topology, clock, sink, host};
 };
+using DispatcherFixture = FixtureWith<RecordingHost>;
 
 }  // namespace latentd::supervisor

@@ -1,10 +1,7 @@
 #pragma once
 
-#include <stdlib.h>
-
 #include <chrono>
 #include <csignal>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -15,6 +12,7 @@
 #include "tests/runtime/supervisor/fakes.h"
 #include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/temp_dir.h"
 
 // A fleet of processes that exist only as numbers: the test plays every worker.
 namespace latentd::supervisor {
@@ -50,11 +48,8 @@ struct RecordingLink final : ControlLink {
   bool full = false;
 };
 
-struct TempFolder {
-  TempFolder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
-  ~TempFolder() { std::filesystem::remove_all(path); }
-  std::string path = "/tmp/ldfXXXXXX";
-};
+using Place = std::vector<std::pair<std::string, uint32_t>>;
+inline Place noPlace(const config::GroupSpec&, Rank) { return {}; }
 
 // Plays every worker; what a worker does on its own is a call of the test.
 struct FleetFixture {
@@ -148,8 +143,8 @@ struct FleetFixture {
   std::map<WorkerId, ConnectionId> connections;
   std::map<WorkerId, Epoch> handled;
   uint64_t next_connection = 1;
-  TempFolder folder;
-  Fleet fleet{topology, clock, metrics, host, folder.path};
+  testing::TempDir folder;
+  Fleet fleet{topology, clock, metrics, host, folder.path()};
 };
 
 }  // namespace latentd::supervisor

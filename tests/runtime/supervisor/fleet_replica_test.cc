@@ -75,7 +75,8 @@ TEST_CASE("fleet: the replicas of a stage end side by side", "[supervisor][repli
   fixture.exit(Fixture::worker(2), {false, 0});
   const auto stopping = [&](uint32_t group) {
     v1::Topology topology;
-    fixture.fleet.fill(topology, [](GroupIndex) { return false; });
+    fixture.fleet.fill(
+        topology, [](GroupIndex) { return false; }, noPlace);
     return topology.groups(static_cast<int>(group)).workers(0).state() == v1::WORKER_STATE_STOPPING;
   };
   CHECK(stopping(3));

@@ -46,7 +46,16 @@ TEST_CASE("fleet: register, load, warm up, ready, channels, serving", "[supervis
   CHECK(fixture.fleet.allReady());
   CHECK(fixture.metrics.up.with("g1", "1").Value() == 1);
   v1::Topology topology;
-  fixture.fleet.fill(topology, [](GroupIndex group) { return group.value == 0; });
+  fixture.fleet.fill(
+      topology, [](GroupIndex group) { return group.value == 0; },
+      [](const config::GroupSpec& spec, Rank rank) -> Place {
+        if (spec.ranks() == 1) return {};
+        return {{"tp", rank.value}};
+      });
+  CHECK(topology.groups(0).workers(0).place().empty());
+  REQUIRE(topology.groups(1).workers(1).place_size() == 1);
+  CHECK(topology.groups(1).workers(1).place(0).dimension() == "tp");
+  CHECK(topology.groups(1).workers(1).place(0).index() == 1);
   CHECK(topology.groups(0).workers(0).state() == v1::WORKER_STATE_BUSY);
   CHECK(topology.groups(1).workers(1).state() == v1::WORKER_STATE_READY);
 }
@@ -66,7 +75,7 @@ TEST_CASE("fleet: the ranks of an epoch share memory and a folder, which go with
   CHECK(first.timeout_ms() == 700);
   CHECK(first.start_timeout_ms() == 10000);
   const std::filesystem::path store = first.rendezvous_file();
-  CHECK(store.parent_path().parent_path() == fixture.folder.path);
+  CHECK(store.parent_path().parent_path() == fixture.folder.path());
   CHECK(std::filesystem::is_empty(store.parent_path()));
   fixture.ready(Fixture::worker(0));
   fixture.handled[Fixture::worker(0)] = fixture.handled[Fixture::worker(1, 0)] = Epoch(1);
@@ -115,6 +124,51 @@ TEST_CASE("fleet: what the ranks of a group do can be read while they do it, and
   CHECK(fixture.metrics.mesh_operations.with("g1", "1").Value() == 2);
   CHECK(fixture.fleet.flightRecords("g1").value().groups(0).ended());
   CHECK(fixture.fleet.flightRecords("g1").value().groups(0).ranks(1).operations() == 2);
+}
+
+TEST_CASE("fleet: what ranks had done when their group failed is kept until it fails again", "[supervisor]") {
+  Fixture fixture({1, 2});
+  fixture.fleet.start();
+  fixture.bringUp();
+  // Rank 1 begins so many operations and waits; a second later rank 0 dies.
+  const auto fail = [&](uint64_t operations) {
+    ShmRegion region =
+        ShmRegion::map(duplicateFd(fixture.launcher.descriptors.at(kFlightRecorderId).get()).value(), 1).value();
+    FlightRecorder rank = FlightRecorder::attach(std::move(region), Rank(1)).value();
+    for (uint64_t sequence = 1; sequence <= operations; ++sequence) {
+      rank.begin({.kind = "all_reduce",
+                  .group = "world",
+                  .members = 3,
+                  .sequence = sequence,
+                  .submitted_ns = toNanoseconds(fixture.clock.now())});
+    }
+    fixture.clock.advance(milliseconds(1000));
+    fixture.exit(Fixture::worker(1, 0), {true, SIGKILL});
+    fixture.reapKilled();
+  };
+  fail(3);
+  const auto records = [&] { return fixture.fleet.flightRecords("g1").value(); };
+  const v1::GroupRecord first = records().groups(0);
+  CHECK(first.verdict() == "rank 1 waits in all_reduce 1 of world for 1.00 s, which rank 0 has not begun");
+  CHECK(first.cause().code() == static_cast<int>(absl::StatusCode::kUnavailable));
+  CHECK(first.cause().message().find("g1 rank 0 (fake): died") == 0);
+  CHECK(first.ended_ns() == toNanoseconds(fixture.clock.now()));
+  CHECK(first.end_time().seconds() == fixture.clock.wallNow().time_since_epoch().count() / std::nano::den);
+
+  // It is back: the present epoch first, then that one, as it was.
+  fixture.clock.advance(milliseconds(5000));
+  fixture.fleet.onTimer();
+  fixture.bringUp();
+  REQUIRE(records().groups_size() == 2);
+  CHECK(records().groups(0).epoch() == 2);
+  CHECK_FALSE(records().groups(0).ended());
+  CHECK(records().groups(0).ranks(1).operations() == 0);
+  CHECK(records().groups(1).SerializeAsString() == first.SerializeAsString());
+
+  fail(1);
+  REQUIRE(records().groups_size() == 1);
+  CHECK(records().groups(0).epoch() == 2);
+  CHECK(records().groups(0).ranks(1).operations() == 1);
 }
 
 TEST_CASE("fleet: a rank that waited in vain is told with whom it waited for, and by which deadline", "[supervisor]") {
@@ -333,7 +387,8 @@ TEST_CASE("fleet: a worker that has no process has the number 0", "[supervisor]"
   Fixture fixture;
   const auto pidOf = [&](int group) {
     v1::Topology topology;
-    fixture.fleet.fill(topology, [](GroupIndex) { return false; });
+    fixture.fleet.fill(
+        topology, [](GroupIndex) { return false; }, noPlace);
     return topology.groups(group).workers(0).pid();
   };
   CHECK(pidOf(0) == 0);
@@ -350,7 +405,7 @@ TEST_CASE("fleet: the sockets of a channel go with the producers that were lost"
   fixture.fleet.start();
   fixture.bringUp();
   const auto socket = [&](int channel, int rank) {
-    return std::filesystem::path(fixture.folder.path) / fmt::format("c{}-{}.sock", channel, rank);
+    return std::filesystem::path(fixture.folder.path()) / fmt::format("c{}-{}.sock", channel, rank);
   };
   const auto listen = [&](int channel, int rank) { std::ofstream(socket(channel, rank)); };
   for (const int rank : {0, 1})
@@ -420,7 +475,8 @@ TEST_CASE("fleet: memory is summed by device and kind, and goes with its worker"
   CHECK(held("cpu", "resident") == 100);
   CHECK(held("cuda:0", "reserved") == 7);
   v1::Topology topology;
-  fixture.fleet.fill(topology, [](GroupIndex) { return false; });
+  fixture.fleet.fill(
+      topology, [](GroupIndex) { return false; }, noPlace);
   CHECK(topology.groups(0).workers(0).device_memory_bytes() == 0);
   CHECK(topology.groups(1).workers(0).device_memory_bytes() == 7);
   fixture.exit(Fixture::worker(1), {true, SIGKILL});
@@ -446,7 +502,8 @@ TEST_CASE("fleet: a group comes back with a new epoch after its back-off, and is
   CHECK(fixture.host.ready == 2);
   CHECK(fixture.host.failures.empty());
   v1::Topology topology;
-  fixture.fleet.fill(topology, [](GroupIndex) { return false; });
+  fixture.fleet.fill(
+      topology, [](GroupIndex) { return false; }, noPlace);
   CHECK(topology.groups(1).restarts() == 1);
   CHECK(topology.groups(1).epoch() == 2);
   CHECK(topology.groups(1).last_failure().code() == static_cast<int>(absl::StatusCode::kUnavailable));

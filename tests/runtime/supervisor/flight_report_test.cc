@@ -23,6 +23,7 @@ struct Ranks {
             .group = group,
             .members = group == "cfg" ? uint64_t{3} : uint64_t{7},
             .sequence = sequence,
+            .run = 7,
             .dtype = DType::kFloat32,
             .shape = {2, 3},
             .bytes_sent = 12,
@@ -109,6 +110,7 @@ TEST_CASE("flight report: the API has all that is kept", "[supervisor]") {
   CHECK(last.kind() == "all_reduce");
   CHECK(last.process_group() == "cfg");
   CHECK(last.sequence() == 2);
+  CHECK(last.run() == 7);
   CHECK(last.dtype() == v1::DTYPE_FLOAT32);
   CHECK(last.shape_size() == 2);
   CHECK(last.done_ns() == 0);

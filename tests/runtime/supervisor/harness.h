@@ -88,7 +88,11 @@ class Harness {
                                          .runtime_dir = *runtime_dir_,
                                          .worker_binary = std::move(worker_binary),
                                          .random = [this] { return random_(); },
-                                         .on_ready = [this] { ready_ = true; }});
+                                         .on_ready = [this] { ready_ = true; },
+                                         .place_of =
+                                             [](const config::GroupSpec&, Rank rank) {
+                                               return std::vector<std::pair<std::string, uint32_t>>{{"tp", rank.value}};
+                                             }});
     start_status_ = supervisor_->start();
     thread_ = std::thread([this] {
       loop_.run();
@@ -136,6 +140,10 @@ class Harness {
       if (!changed_.waitUntil(mutex_, deadline)) return absl::DeadlineExceededError("the daemon does not end");
     }
     return supervisor_->outcome();
+  }
+  // As if the process were stopped: its other threads go on, which changes nothing for the loop.
+  void holdUp(std::chrono::milliseconds duration) {
+    loop_.post([duration] { poll(nullptr, 0, static_cast<int>(duration.count())); });
   }
   void interrupt() {
     loop_.post([this] { supervisor_->interrupt(); });

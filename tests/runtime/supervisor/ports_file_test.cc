@@ -8,20 +8,12 @@
 #include <sstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/temp_dir.h"
 
 namespace latentd::supervisor {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/portsXXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string path;
-};
 
 std::string textOf(const std::string& path) {
   std::stringstream text;
@@ -32,8 +24,8 @@ std::string textOf(const std::string& path) {
 }  // namespace
 
 TEST_CASE("ports_file: there while it serves, and nothing of a former daemon before", "[supervisor]") {
-  const Folder folder;
-  const std::string path = folder.path + "/ports";
+  const testing::TempDir folder;
+  const std::string path = folder.path() + "/ports";
   std::ofstream(path) << "grpc=stale";
   {
     auto file = PortsFile::create(path);
@@ -42,12 +34,12 @@ TEST_CASE("ports_file: there while it serves, and nothing of a former daemon bef
     REQUIRE(file->publish("127.0.0.1:1", "127.0.0.1:2").ok());
     CHECK(textOf(path) == "grpc=127.0.0.1:1\nhttp=127.0.0.1:2\n");
   }
-  CHECK(fs::is_empty(folder.path));
+  CHECK(fs::is_empty(folder.path()));
 }
 
 TEST_CASE("ports_file: a place that cannot be written is an error before anything starts", "[supervisor]") {
-  const Folder folder;
-  for (const std::string& path : {folder.path + "/none/ports", folder.path, std::string("/proc/ports")}) {
+  const testing::TempDir folder;
+  for (const std::string& path : {folder.path() + "/none/ports", folder.path(), std::string("/proc/ports")}) {
     const auto file = PortsFile::create(path);
     REQUIRE(!file.ok());
     CHECK(messageOf(file.status()).find(path) != std::string::npos);

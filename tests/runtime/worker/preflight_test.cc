@@ -1,5 +1,6 @@
 #include "runtime/worker/preflight.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "stages/builtin.h"
@@ -42,6 +43,25 @@ wire::GroupFindings check(const wire::Load& load) {
 }
 
 }  // namespace
+
+TEST_CASE("preflight: options come with what it takes for them to matter", "[worker][preflight]") {
+  const auto optionsOf = [](const std::string& stage) {
+    const wire::GroupFindings findings = check(group(stage));
+    std::map<std::string, wire::StageOption> options;
+    for (const wire::StageOption& option : findings.options())
+      options[option.name()] = option;
+    return options;
+  };
+  auto denoiser = optionsOf("wan.denoiser");
+  REQUIRE(denoiser["ring_attention"].matters_with_size() == 1);
+  CHECK(denoiser["ring_attention"].matters_with(0) == "parallel.ring");
+  CHECK(denoiser["guidance_batching"].matters_with().empty());
+  REQUIRE(denoiser["guidance_batching"].idle_with_size() == 2);
+  CHECK(denoiser["guidance_batching"].idle_with(0) == "parallel.cfg");
+  CHECK(optionsOf("wan.vae_decoder")["tile_overlap"].matters_with(0) == "options.tile_height");
+  CHECK(optionsOf("noop")["bytes"].matters_with(0) == "method.source");
+  CHECK(optionsOf("noop")["steps"].matters_with().empty());
+}
 
 TEST_CASE("preflight: what a load finds is known without one", "[worker][preflight]") {
   const auto stage_name =

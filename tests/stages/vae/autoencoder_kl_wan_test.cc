@@ -13,11 +13,14 @@
 
 #include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
+#include "tests/stages/vae/model_fixture.h"
 
 namespace latentd::stages::vae {
 namespace {
 
+using testing::asVideo;
 using testing::Golden;
+using testing::loadVae;
 using testing::maxAbsDifference;
 using testing::Oracle;
 using testing::oracles;
@@ -35,24 +38,10 @@ double toleranceFor(const at::Tensor& expected) {
   return kStageTolerance * std::max(1.0, expected.std().item<double>());
 }
 
-AutoencoderKLWan load(const std::string& checkpoint, at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU) {
-  auto model = AutoencoderKLWan::load(checkpoint + "/vae", {.dtype = dtype, .device = device});
-  REQUIRE(problem(model.status()) == "");
-  return *std::move(model);
-}
-
-// [T, H, W, C] as the reference has it.
-at::Tensor asVideo(const at::Tensor& frames) { return frames.permute({3, 0, 1, 2}).unsqueeze(0); }
-
 at::Tensor decodeAll(const AutoencoderKLWan& model, const at::Tensor& latents) {
   std::vector<at::Tensor> videos;
-  for (const at::Tensor& one : latents.split(1)) {
-    auto decoding = model.decode(one);
-    std::vector<at::Tensor> chunks;
-    while (!decoding.done())
-      chunks.push_back(decoding.next());
-    videos.push_back(asVideo(at::cat(chunks)));
-  }
+  for (const at::Tensor& one : latents.split(1))
+    videos.push_back(asVideo(testing::decodeFrames(model, one)));
   return at::cat(videos);
 }
 
@@ -80,7 +69,7 @@ void forEachGolden(const std::function<void(const Oracle&, const std::string&, c
 
 TEST_CASE("autoencoder: every golden decode is matched", "[vae]") {
   forEachGolden([](const Oracle&, const std::string& checkpoint, const Golden& golden) {
-    const AutoencoderKLWan model = load(checkpoint);
+    const AutoencoderKLWan model = loadVae(checkpoint);
     for (int i = 0; golden.has(fmt::format("dec{}.latents", i)); ++i) {
       INFO("dec" << i);
       const at::Tensor latents = model.denormalise(golden.tensor(fmt::format("dec{}.latents", i)));
@@ -92,7 +81,7 @@ TEST_CASE("autoencoder: every golden decode is matched", "[vae]") {
 
 TEST_CASE("autoencoder: every part of the decoder is matched, chunk by chunk", "[vae]") {
   forEachGolden([](const Oracle&, const std::string& checkpoint, const Golden& golden) {
-    const AutoencoderKLWan model = load(checkpoint);
+    const AutoencoderKLWan model = loadVae(checkpoint);
     const Decoder& decoder = model.decoder();
     const at::Tensor latents = golden.tensor("dec0.post_quant_conv.frame0");
     FeatureCache cache;
@@ -122,7 +111,7 @@ TEST_CASE("autoencoder: every part of the decoder is matched, chunk by chunk", "
 
 TEST_CASE("autoencoder: every golden encode is matched", "[vae]") {
   forEachGolden([](const Oracle&, const std::string& checkpoint, const Golden& golden) {
-    const AutoencoderKLWan model = load(checkpoint);
+    const AutoencoderKLWan model = loadVae(checkpoint);
     for (int i = 0; golden.has(fmt::format("enc{}.video", i)); ++i) {
       INFO("enc" << i);
       const at::Tensor moments = encodeAll(model, golden.tensor(fmt::format("enc{}.video", i)));
@@ -140,7 +129,7 @@ TEST_CASE("autoencoder: every golden encode is matched", "[vae]") {
 
 TEST_CASE("autoencoder: bfloat16 is as near to float32 as the reference's", "[vae]") {
   forEachGolden([](const Oracle&, const std::string& checkpoint, const Golden& golden) {
-    const AutoencoderKLWan model = load(checkpoint, at::kBFloat16);
+    const AutoencoderKLWan model = loadVae(checkpoint, {.dtype = at::kBFloat16});
     const at::Tensor decoded = decodeAll(model, model.denormalise(golden.tensor("dec0.latents")));
     CHECK(decoded.scalar_type() == at::kBFloat16);
     const at::Tensor exact = golden.tensor("dec0.out");
@@ -153,7 +142,7 @@ TEST_CASE("autoencoder: bfloat16 is as near to float32 as the reference's", "[va
 TEST_CASE("autoencoder: on a device every golden decode and encode is matched to 1e-4", "[vae][cuda]") {
   if (!testing::hasCuda()) return;
   forEachGolden([](const Oracle&, const std::string& checkpoint, const Golden& golden) {
-    const AutoencoderKLWan model = load(checkpoint, at::kFloat, testing::cudaDevice());
+    const AutoencoderKLWan model = loadVae(checkpoint, {.dtype = at::kFloat, .device = testing::cudaDevice()});
     for (int i = 0; golden.has(fmt::format("dec{}.latents", i)); ++i) {
       INFO("dec" << i);
       const at::Tensor latents = model.denormalise(golden.tensor(fmt::format("dec{}.latents", i)));
@@ -172,7 +161,7 @@ TEST_CASE("autoencoder: on a device 16-bit types are as near to float32 as the r
   if (!testing::hasCuda()) return;
   const auto dtype = GENERATE(at::kBFloat16, at::kHalf);
   forEachGolden([&](const Oracle&, const std::string& checkpoint, const Golden& golden) {
-    const AutoencoderKLWan model = load(checkpoint, dtype, testing::cudaDevice());
+    const AutoencoderKLWan model = loadVae(checkpoint, {.dtype = dtype, .device = testing::cudaDevice()});
     const at::Tensor decoded = decodeAll(model, model.denormalise(golden.tensor("dec0.latents")));
     CHECK(decoded.scalar_type() == dtype);
     const at::Tensor exact = golden.tensor("dec0.out");
@@ -186,12 +175,13 @@ TEST_CASE("autoencoder: on a device 16-bit types are as near to float32 as the r
 
 TEST_CASE("autoencoder: on a device pixels without any channel are zero, not nothing", "[vae][cuda]") {
   if (!testing::hasCuda()) return;
-  const AutoencoderKLWan model = load(oracles().front().checkpoint("wan21-t2v"), at::kFloat, testing::cudaDevice());
+  const AutoencoderKLWan model =
+      loadVae(oracles().front().checkpoint("wan21-t2v"), {.dtype = at::kFloat, .device = testing::cudaDevice()});
   CHECK(decodeAll(model, at::zeros({1, model.config().z_dim, 2, 2, 2})).isfinite().all().item<bool>());
 }
 
 TEST_CASE("autoencoder: later latent frames may be decoded together", "[vae]") {
-  const AutoencoderKLWan model = load(oracles().front().checkpoint("wan21-t2v"));
+  const AutoencoderKLWan model = loadVae(oracles().front().checkpoint("wan21-t2v"));
   for (const auto& [height, width] : std::vector<std::pair<int64_t, int64_t>>{{3, 2}, {1, 5}, {1, 1}}) {
     const at::Tensor frames = at::randn({6, height, width, model.config().z_dim});
     std::vector<at::Tensor> videos;
@@ -213,7 +203,7 @@ TEST_CASE("autoencoder: later latent frames may be decoded together", "[vae]") {
 }
 
 TEST_CASE("autoencoder: what is decoded does not depend on later frames, nor on another decode under way", "[vae]") {
-  const AutoencoderKLWan model = load(oracles().front().checkpoint("wan21-t2v"));
+  const AutoencoderKLWan model = loadVae(oracles().front().checkpoint("wan21-t2v"));
   const at::Tensor latents = at::randn({1, model.config().z_dim, 4, 2, 3});
   auto longer = model.decode(latents);
   auto shorter = model.decode(latents.narrow(2, 0, 2));
@@ -223,7 +213,7 @@ TEST_CASE("autoencoder: what is decoded does not depend on later frames, nor on 
 }
 
 TEST_CASE("autoencoder: shapes of encode and decode, any number of frames", "[vae]") {
-  const AutoencoderKLWan model = load(oracles().front().checkpoint("wan21-t2v"));
+  const AutoencoderKLWan model = loadVae(oracles().front().checkpoint("wan21-t2v"));
   const VaeConfig& config = model.config();
   for (int64_t frames : {1, 2, 4, 5, 8, 9, 14}) {
     INFO(frames << " frames");
@@ -241,7 +231,7 @@ TEST_CASE("autoencoder: shapes of encode and decode, any number of frames", "[va
 }
 
 TEST_CASE("autoencoder: normalise undoes denormalise", "[vae]") {
-  const AutoencoderKLWan model = load(oracles().front().checkpoint("wan21-t2v"));
+  const AutoencoderKLWan model = loadVae(oracles().front().checkpoint("wan21-t2v"));
   const at::Tensor latents = at::randn({1, model.config().z_dim, 2, 3, 3});
   const at::Tensor there = model.denormalise(latents);
   CHECK(maxAbsDifference(model.normalise(there), latents) <= 1e-6);

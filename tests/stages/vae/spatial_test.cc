@@ -21,6 +21,7 @@
 #include "tests/mesh/ranks.h"
 #include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
+#include "tests/stages/vae/model_fixture.h"
 #include "tests/stages/vae/stage_fixture.h"
 
 // The VAE over several ranks, each a process.
@@ -46,12 +47,6 @@ constexpr const char* kModels[] = {"wan21-t2v", "wan22-a14b", "wan21-i2v", "wan2
 constexpr double kTolerance = 2e-5;
 constexpr double kVideoTolerance = 5e-5;
 constexpr double kDeviceTolerance = 1e-4;
-
-AutoencoderKLWan loadModel(const std::string& checkpoint, at::Device device = at::kCPU) {
-  auto model = AutoencoderKLWan::load(checkpoint + "/vae", {.device = device});
-  REQUIRE(problem(model.status()) == "");
-  return *std::move(model);
-}
 
 double toleranceOn(const AutoencoderKLWan& model, double on_cpu) {
   return model.device().is_cpu() ? on_cpu : kDeviceTolerance;
@@ -81,15 +76,11 @@ at::Tensor decodeShared(const AutoencoderKLWan& model, const SpatialShard& shard
     CHECK(rows.size(1) == shard.localHeight() * model.config().spatialFactor());
     if (const at::Tensor chunk = shard.gatherTo(0, rows, 1); chunk.defined()) frames.push_back(chunk);
   }
-  return frames.empty() ? at::Tensor() : at::cat(frames).permute({3, 0, 1, 2}).unsqueeze(0);
+  return frames.empty() ? at::Tensor() : testing::asVideo(at::cat(frames));
 }
 
 at::Tensor decodeAlone(const AutoencoderKLWan& model, const at::Tensor& latents) {
-  auto decoding = model.decode(latents);
-  std::vector<at::Tensor> frames;
-  while (!decoding.done())
-    frames.push_back(decoding.next());
-  return at::cat(frames).permute({3, 0, 1, 2}).unsqueeze(0);
+  return testing::asVideo(testing::decodeFrames(model, latents));
 }
 
 at::Tensor encode(const AutoencoderKLWan& model, const at::Tensor& video, const SpatialShard* shard) {
@@ -104,7 +95,7 @@ void forEachGolden(at::Device device, const std::function<void(const Autoencoder
     for (const std::string model : kModels) {
       for (const std::string& name : oracle.goldens(model, "vae")) {
         INFO(oracle.name << ": " << name);
-        visit(loadModel(oracle.checkpoint(model), device), Golden(oracle, name));
+        visit(testing::loadVae(oracle.checkpoint(model), {.device = device}), Golden(oracle, name));
       }
     }
   }
@@ -164,7 +155,7 @@ TEST_CASE("rank that shares the goldens", "[.][child]") {
 TEST_CASE("rank that shares other sizes", "[.][child]") {
   ChildRank rank;
   HaloExchange halo(rank.mesh().group(MeshDim::kSpatial));
-  const AutoencoderKLWan model = loadModel(testing::trimmedOracle().checkpoint("wan21-t2v"));
+  const AutoencoderKLWan model = testing::loadVae(testing::trimmedOracle().checkpoint("wan21-t2v"));
   std::mt19937 random(static_cast<uint32_t>(std::stoul(rank.setup())));
   const auto between = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
@@ -215,7 +206,7 @@ TEST_CASE("rank that counts what it sends", "[.][child]") {
   mesh::ProcessGroup& group = rank.mesh().group(MeshDim::kSpatial);
   HaloExchange halo(group);
   for (const std::string name : {"wan21-t2v", "wan22-a14b"}) {
-    const AutoencoderKLWan model = loadModel(testing::trimmedOracle().checkpoint(name));
+    const AutoencoderKLWan model = testing::loadVae(testing::trimmedOracle().checkpoint(name));
     constexpr int64_t kWidth = 5;
     constexpr int64_t kTallest = 3;
     const SpatialShard shard(halo, {1, 2, kTallest});

@@ -14,6 +14,7 @@
 #include "stages/vae/tiled_decoding.h"
 #include "stages/vae/vae_decoder_stage.h"
 #include "tests/stages/golden.h"
+#include "tests/stages/vae/model_fixture.h"
 #include "tests/stages/vae/stage_fixture.h"
 
 namespace latentd::stages::vae {
@@ -28,9 +29,7 @@ using testing::problem;
 constexpr double kVideoTolerance = 5e-5;
 
 AutoencoderKLWan load(const std::string& checkpoint) {
-  auto model = AutoencoderKLWan::load(checkpoint + "/vae", {.half = VaeHalf::kDecoder});
-  REQUIRE(problem(model.status()) == "");
-  return *std::move(model);
+  return testing::loadVae(checkpoint, {.half = VaeHalf::kDecoder});
 }
 
 struct Geometry {
@@ -177,11 +176,8 @@ TEST_CASE("tiled decode: frames leave, complete, while the last tile is decoded"
 TEST_CASE("tiled decode: one tile is the whole decode", "[vae]") {
   const AutoencoderKLWan model = load(oracles().front().checkpoint("wan21-t2v"));
   const at::Tensor latents = at::randn({1, model.config().z_dim, 2, 3, 2});
-  auto decoding = model.decode(latents);
-  std::vector<at::Tensor> whole;
-  while (!decoding.done())
-    whole.push_back(decoding.next());
-  CHECK(decodeTiled(model, latents, {.height = 4, .width = 4, .overlap = 0}).equal(at::cat(whole)));
+  const at::Tensor whole = testing::decodeFrames(model, latents);
+  CHECK(decodeTiled(model, latents, {.height = 4, .width = 4, .overlap = 0}).equal(whole));
 }
 
 }  // namespace

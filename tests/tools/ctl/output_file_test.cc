@@ -8,22 +8,12 @@
 #include <string>
 
 #include "tests/support/catch.h"
+#include "tests/support/temp_dir.h"
 
 namespace latentd::ctl {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "out-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  size_t entries() const { return static_cast<size_t>(std::distance(fs::directory_iterator(path), {})); }
-};
 
 std::string contentOf(const fs::path& path) {
   std::ifstream file(path);
@@ -33,8 +23,8 @@ std::string contentOf(const fs::path& path) {
 }  // namespace
 
 TEST_CASE("latentctl: a file appears when it is complete", "[latentctl][output]") {
-  const Folder folder;
-  const fs::path path = folder.path / "video.mp4";
+  const testing::TempDir folder;
+  const fs::path path = fs::path(folder.path()) / "video.mp4";
   {
     auto output = OutputFile::open(path);
     REQUIRE(output.ok());
@@ -47,8 +37,8 @@ TEST_CASE("latentctl: a file appears when it is complete", "[latentctl][output]"
 }
 
 TEST_CASE("latentctl: what was not completed leaves nothing and harms nothing", "[latentctl][output]") {
-  const Folder folder;
-  const fs::path path = folder.path / "video.mp4";
+  const testing::TempDir folder;
+  const fs::path path = fs::path(folder.path()) / "video.mp4";
   std::ofstream(path) << "from before";
   {
     auto output = OutputFile::open(path);
@@ -60,15 +50,15 @@ TEST_CASE("latentctl: what was not completed leaves nothing and harms nothing", 
 }
 
 TEST_CASE("latentctl: a link stays a link", "[latentctl][output]") {
-  const Folder folder;
-  std::ofstream(folder.path / "real.mp4") << "old";
-  fs::create_symlink("real.mp4", folder.path / "link.mp4");
-  auto output = OutputFile::open(folder.path / "link.mp4");
+  const testing::TempDir folder;
+  std::ofstream(fs::path(folder.path()) / "real.mp4") << "old";
+  fs::create_symlink("real.mp4", fs::path(folder.path()) / "link.mp4");
+  auto output = OutputFile::open(fs::path(folder.path()) / "link.mp4");
   REQUIRE(output.ok());
   REQUIRE(output->write("new").ok());
   REQUIRE(output->commit().ok());
-  CHECK(fs::is_symlink(folder.path / "link.mp4"));
-  CHECK(contentOf(folder.path / "real.mp4") == "new");
+  CHECK(fs::is_symlink(fs::path(folder.path()) / "link.mp4"));
+  CHECK(contentOf(fs::path(folder.path()) / "real.mp4") == "new");
 }
 
 TEST_CASE("latentctl: a full device is an error that names the file", "[latentctl][output]") {
@@ -80,9 +70,9 @@ TEST_CASE("latentctl: a full device is an error that names the file", "[latentct
 }
 
 TEST_CASE("latentctl: folders and missing folders are refused", "[latentctl][output]") {
-  const Folder folder;
-  CHECK(OutputFile::open(folder.path).status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(OutputFile::open(folder.path / "missing" / "x.mp4").status().code() == absl::StatusCode::kNotFound);
+  const testing::TempDir folder;
+  CHECK(OutputFile::open(fs::path(folder.path())).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(OutputFile::open(fs::path(folder.path()) / "missing" / "x.mp4").status().code() == absl::StatusCode::kNotFound);
 }
 
 }  // namespace latentd::ctl

@@ -65,6 +65,10 @@ TEST_CASE("plan: the topology that it writes is one that loads, and says what wa
       CHECK(denoise.model_dir == request.model.dir);
       CHECK(topology->defaults.width == 1280U);
       CHECK(topology->defaults.steps == 50U);
+      CHECK(topology->limits.frames_max == 81U);
+      CHECK(topology->limits.pixels_max == 1280U * 720);
+      CHECK(topology->limits.steps_max == 50U);
+      CHECK(topology->limits.guidance_max == 100);
     }
   }
 }
@@ -83,10 +87,23 @@ TEST_CASE("plan: the topology can be printed, and no file is overwritten", "[too
   CHECK(stages::testing::readFile(arguments.yaml) == "mine");
   arguments.yaml = model.path() + "/no/folder.yaml";
   CHECK(refusal(arguments).find("--yaml: create") == 0);
-  // Two hosts are predicted; there is nothing to start them with.
-  arguments.gpus = "16";
+  // Two hosts are predicted; there is nothing to start them with, and one does not fit.
+  const ModelFolder large(kWan14);
+  arguments = argumentsFor(large.path(), "2");
+  arguments.gpus_per_host = "1";
+  arguments.memory = "40GiB";
   arguments.yaml = "-";
-  CHECK(refusal(arguments).find("--yaml: this version serves none of what fits (several hosts); give --gpus 8") == 0);
+  CHECK(refusal(arguments).find("--yaml: this version serves none of what fits (several hosts); give --gpus 1") == 0);
+}
+
+TEST_CASE("plan: a plan without guidance allows none, since that takes more memory", "[tools][plan]") {
+  const ModelFolder model(kWan13);
+  Arguments arguments = argumentsFor(model.path(), "1");
+  arguments.yaml = "-";
+  arguments.guidance = "1";
+  const auto topology = config::parseTopology(*run(arguments), "t.yaml", {});
+  REQUIRE(topology.status().ToString() == "OK");
+  CHECK(topology->limits.guidance_max == 1);
 }
 
 TEST_CASE("plan: the report has the best, what is proposed and why the rest is out", "[tools][plan]") {
@@ -103,7 +120,11 @@ TEST_CASE("plan: the report has the best, what is proposed and why the rest is o
   const auto both = run(hosts);
   REQUIRE(both.ok());
   CHECK(both->find("not served yet: several hosts") != std::string::npos);
-  CHECK(both->find("no topology is proposed") != std::string::npos);
+  // The best of one host, and what that leaves.
+  CHECK(both->find(
+            "proposed: cfg 2 x ulysses 4\n  8 of the 16 GPUs stay idle: 8 as this version serves one host, of 8\n") !=
+        std::string::npos);
+  CHECK(text->find("stay idle") == std::string::npos);
 }
 
 TEST_CASE("plan: the JSON has every candidate and every rejected split", "[tools][plan]") {
@@ -119,6 +140,8 @@ TEST_CASE("plan: the JSON has every candidate and every rejected split", "[tools
   CHECK(report["rejected"].size() == plan->rejected.size());
   CHECK(report["request"]["tokens"] == 32'760);
   CHECK(report["proposal"]["parallel"]["cfg"] == plan->proposal()->split.degrees.cfg);
+  CHECK(report["proposal"]["gpus"] == plan->proposal()->usedGpus());
+  CHECK(report["proposal"]["denoiser_gpus"] == plan->proposal()->split.gpus());
   CHECK(report["proposal"]["sent_bytes_a_step"]["total"] == plan->proposal()->traffic.total());
   CHECK(report["one_gpu_step_seconds"]["total"].get<double>() == Approx(1.201).epsilon(0.01));
 }
@@ -139,8 +162,8 @@ TEST_CASE("plan: wrong flags are refused by name, with what is valid", "[tools][
   CHECK(with(&Arguments::gpu, "tpu").find("--gpu: 'tpu' is not known") == 0);
   CHECK(with(&Arguments::link, "usb").find("--link: 'usb'") == 0);
   CHECK(with(&Arguments::size, "832").find("--size: got '832'") == 0);
-  CHECK(with(&Arguments::size, "833x480").find("--size (width): 833") == 0);
-  CHECK(with(&Arguments::frames, "80").find("--frames: 80, expected 1 plus a multiple of 4") == 0);
+  CHECK(with(&Arguments::size, "833x480").find("--size (width) = 833: ") == 0);
+  CHECK(with(&Arguments::frames, "80").find("--frames = 80: expected 1 plus a multiple of 4") == 0);
   CHECK(with(&Arguments::steps, "0").find("--steps: got '0'") == 0);
   CHECK(with(&Arguments::guidance, "nan").find("--guidance: got 'nan'") == 0);
   CHECK(with(&Arguments::dtype, "int8").find("--dtype: got 'int8'") == 0);

@@ -6,8 +6,14 @@
 
 namespace latentd::plan {
 
+std::string modelIndex(const std::string& more) {
+  return R"({"_class_name": "WanPipeline", "transformer": ["diffusers", "WanTransformer3DModel"],
+             "vae": ["diffusers", "AutoencoderKLWan"], "text_encoder": ["transformers", "UMT5EncoderModel"])" +
+         more + "}";
+}
+
 ModelFolder::ModelFolder(const Sizes& sizes) {
-  folder_.write("model_index.json", R"({"_class_name": "WanPipeline"})");
+  folder_.write("model_index.json", modelIndex());
   folder_.write("transformer/config.json",
                 fmt::format(R"({{"_class_name": "WanTransformer3DModel", "num_attention_heads": {},
                   "attention_head_dim": 128, "in_channels": 16, "out_channels": 16, "text_dim": 4096, "freq_dim": 256,

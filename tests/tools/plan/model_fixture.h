@@ -17,6 +17,9 @@ struct Sizes {
 inline constexpr Sizes kWan13{};                                         // 1.3 billion parameters
 inline constexpr Sizes kWan14{.heads = 40, .layers = 40, .ffn = 13824};  // 14 billion
 
+// model_index.json of such a model; `more` begins with a comma.
+std::string modelIndex(const std::string& more = "");
+
 // A diffusers directory of these sizes, removed at the end. Owner: the test.
 class ModelFolder {
  public:

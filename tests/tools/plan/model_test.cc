@@ -1,6 +1,9 @@
 #include "tools/plan/model.h"
 
+#include <regex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "stages/weights/safetensors.h"
 #include "tests/support/catch.h"
@@ -79,17 +82,42 @@ TEST_CASE("plan: a folder that is no model is refused by file and key", "[tools]
   model.folder().remove("transformer/diffusion_pytorch_model.safetensors");
   model.folder().write("model_index.json", R"({"_class_name": "WanImageToVideoPipeline"})");
   CHECK(refusal(model.path()).find("WanPipeline (text to video)") != std::string::npos);
-  model.folder().write("model_index.json", R"({"_class_name": "WanPipeline"})");
+  model.folder().write("model_index.json", modelIndex());
   model.folder().remove("vae/config.json");
   CHECK(refusal(model.path()).find("vae/config.json") != std::string::npos);
+}
+
+TEST_CASE("plan: what the denoiser refuses is refused in its words", "[tools][plan]") {
+  const ModelFolder model(kWan13);
+  const auto refusalOf = [&](const std::string& more) {
+    model.folder().write("model_index.json", modelIndex(more));
+    return refusal(model.path());
+  };
+  CHECK(refusalOf("") == "OK");
+  for (const auto& [more, words] : std::vector<std::pair<std::string, std::string>>{
+           {R"(, "expand_timesteps": true)", "expected false: a timestep per token is not served"},
+           {R"(, "transformer_2": ["diffusers", "WanTransformer3DModel"])", "transformer_2"},
+           {R"(, "image_encoder": ["transformers", "CLIPVisionModel"])", "image_encoder"},
+           {R"(, "boundary_ratio": 0.9)", "switching between two transformers is not served"},
+           {R"(, "transformer": ["diffusers", "OtherModel"])", "this stage serves WanTransformer3DModel only"},
+           {R"(, "text_encoder": ["transformers", "T5"])", "this stage serves UMT5EncoderModel only"}}) {
+    INFO(more);
+    CHECK(refusalOf(more).find(model.path() + "/model_index.json") == 0);
+    CHECK(refusalOf(more).find(words) != std::string::npos);
+  }
+  model.folder().write("model_index.json", modelIndex());
+  const std::string config = stages::testing::readFile(model.path() + "/transformer/config.json");
+  model.folder().write("transformer/config.json",
+                       std::regex_replace(config, std::regex("\"in_channels\": 16"), "\"in_channels\": 36"));
+  CHECK(refusal(model.path()).find("transformers that condition on an image are not served") != std::string::npos);
 }
 
 TEST_CASE("plan: a job that the model cannot do is refused with the nearest ones", "[tools][plan]") {
   const Model model = modelOf(kWan13);
   const auto refused = [&](const Job& job) { return messageOf(checkJob(model, job)); };
   CHECK(checkJob(model, {}).ok());
-  CHECK(refused({.frames = 80}) == "--frames: 80, expected 1 plus a multiple of 4, at most 4093; nearest 77 or 81");
-  CHECK(refused({.width = 830}).find("--size (width): 830, expected 16 plus a multiple of 16") == 0);
+  CHECK(refused({.frames = 80}) == "--frames = 80: expected 1 plus a multiple of 4, at most 4093; nearest 77 or 81");
+  CHECK(refused({.width = 830}).find("--size (width) = 830: expected 16 plus a multiple of 16") == 0);
   CHECK(refused({.height = 1}).find("nearest 16 or 32") != std::string::npos);
 }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/tools/plan/model_fixture.h"
+#include "tools/plan/amount_text.h"
 
 namespace latentd::plan {
 namespace {
@@ -92,16 +94,20 @@ TEST_CASE("plan: candidates are in the order of the goal", "[tools][plan]") {
   Request request = requestFor(kWan13, 8);
   const auto soonest = search(request);
   REQUIRE(soonest.ok());
-  for (size_t i = 1; i < soonest->ranked.size(); ++i)
-    CHECK(soonest->ranked[i - 1].job_seconds <= soonest->ranked[i].job_seconds);
+  // As it reads: what reads the same is in the order of GPUs.
+  const auto sorted = [](const Plan& plan, const auto& shown) {
+    return std::is_sorted(plan.ranked.begin(), plan.ranked.end(), [&](const Candidate& a, const Candidate& b) {
+      return std::pair(shown(a), a.usedGpus()) < std::pair(shown(b), b.usedGpus());
+    });
+  };
+  CHECK(sorted(*soonest, [](const Candidate& candidate) { return shownSeconds(candidate.job_seconds); }));
   request.goal = Goal::kThroughput;
   const auto most = search(request);
   REQUIRE(most.ok());
-  for (size_t i = 1; i < most->ranked.size(); ++i)
-    CHECK(most->ranked[i - 1].jobs_per_hour > 0.98 * most->ranked[i].jobs_per_hour);
+  CHECK(sorted(*most, [](const Candidate& candidate) { return -shownRate(candidate.jobs_per_hour); }));
   // Replicas exchange nothing, and the branches of guidance next to nothing: both fill a queue's GPUs, and the latter
   // end the first video sooner.
-  const mesh::MeshDegrees& degrees = most->ranked.front().split.degrees;
+  const mesh::MeshDegrees& degrees = most->proposal()->split.degrees;
   CHECK(degrees.dp == 4);
   CHECK(degrees.cfg == 2);
   CHECK(most->ranked.front().jobs_per_hour > soonest->ranked.front().jobs_per_hour);
@@ -117,11 +123,27 @@ TEST_CASE("plan: the proposal uses the GPUs, and only what is served", "[tools][
     if (gpus > 1) CHECK(proposal->split.degrees.cfg == 2);
     CHECK(proposal->step.total < 1.3 * plan->one_gpu.total / gpus);
   }
-  // One host serves; two do not yet.
+  // One host serves; two do not yet: what one does is proposed, as if there were no other.
   const auto hosts = search(requestFor(kWan14, 16));
   REQUIRE(hosts.ok());
-  CHECK(hosts->proposal() == nullptr);
   CHECK(hosts->ranked.front().unserved == "several hosts");
+  const auto host = search(requestFor(kWan14, 8));
+  REQUIRE(host.ok());
+  REQUIRE(hosts->proposal() != nullptr);
+  CHECK(toString(hosts->proposal()->split) == toString(host->proposal()->split));
+  CHECK(hosts->proposal()->job_seconds == host->proposal()->job_seconds);
+  CHECK(hosts->proposal()->gpus == 8);
+}
+
+TEST_CASE("plan: the GPUs of a candidate are those that do anything", "[tools][plan]") {
+  const auto used = [](const Split& split, uint32_t gpus, uint32_t decode_gpus) {
+    return Candidate{.split = split, .gpus = gpus, .decode_gpus = decode_gpus}.usedGpus();
+  };
+  CHECK(used({}, 1, 1) == 1);
+  CHECK(used({}, 8, 1) == 2);
+  CHECK(used({.degrees = {.cfg = 2}}, 8, 3) == 5);
+  CHECK(used({.degrees = {.ulysses = 6}}, 8, 8) == 8);
+  CHECK(used({.degrees = {.ulysses = 8}}, 8, 2) == 8);
 }
 
 TEST_CASE("plan: memory that is too small for one way leaves the others", "[tools][plan]") {

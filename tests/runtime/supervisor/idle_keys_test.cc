@@ -1,0 +1,128 @@
+#include "runtime/supervisor/idle_keys.h"
+
+#include <algorithm>
+
+#include "tests/runtime/config/topology_fixture.h"
+#include "tests/support/catch.h"
+
+namespace latentd::supervisor {
+namespace {
+
+namespace wire = internal::v1;
+
+// As stages tell them.
+wire::PreflightResult preflightOf(const config::Topology& topology) {
+  wire::PreflightResult result;
+  for (size_t entry = 0; entry < topology.stages.size(); ++entry) {
+    wire::GroupFindings& found = *result.add_groups();
+    const auto add = [&](const char* name, const char* default_value) -> wire::StageOption& {
+      wire::StageOption& option = *found.add_options();
+      option.set_name(name);
+      option.set_default_value(default_value);
+      return option;
+    };
+    add("ring_attention", "exchange").add_matters_with("parallel.ring");
+    wire::StageOption& latents = add("latents", "tokens");
+    latents.add_matters_with("parallel.ring");
+    latents.add_matters_with("parallel.ulysses");
+    wire::StageOption& batching = add("guidance_batching", "auto");
+    batching.add_idle_with("parallel.cfg");
+    batching.add_idle_with("parallel.pp");
+    add("tile_height", "0");
+    add("tile_overlap", "64").add_matters_with("options.tile_height");
+    add("bytes", "1").add_matters_with("method.source");
+    add("steps", "1");
+  }
+  return result;
+}
+
+JobLimits limitsOf(const config::Topology& topology) {
+  JobLimits limits;
+  limits.frames_max = std::min(topology.limits.frames_max, 4093U);
+  limits.prompt_bytes_max = std::min(topology.limits.prompt_bytes_max, 16384U);
+  return limits;
+}
+
+std::vector<std::string> notesOf(const std::string& yaml) {
+  const auto topology = config::parse(yaml);
+  REQUIRE(topology.status().ToString() == "OK");
+  return idleKeys(*topology, preflightOf(*topology), limitsOf(*topology));
+}
+
+// The group in the middle with more keys, from line 7 on.
+std::string middle(const std::string& keys) {
+  return config::with(config::kThreeGroups, "stage: noop.middle\n", "stage: noop.middle\n" + keys);
+}
+std::string ranks(const std::string& parallel, const std::string& options) {
+  return middle("    devices: [cpu, cpu]\n    parallel: {" + parallel + "}\n    options: {" + options + "}\n");
+}
+
+using Notes = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("idle keys: what a file does not say is not noted", "[supervisor]") {
+  CHECK(notesOf(config::kThreeGroups).empty());
+  CHECK(notesOf(ranks("ring: 2", "steps: 3")).empty());
+}
+
+TEST_CASE("idle keys: an option without what it is about is noted with its line and what it takes", "[supervisor]") {
+  const auto note = [](const std::string& option, const std::string& why) {
+    return Notes{"t.yaml:9: groups[1].options." + option + ": has no effect " + why};
+  };
+  CHECK(notesOf(ranks("ulysses: 2", "ring_attention: all_gather")) ==
+        note("ring_attention", "without parallel.ring above 1"));
+  CHECK(notesOf(ranks("ring: 2", "ring_attention: all_gather")).empty());
+  CHECK(notesOf(ranks("cfg: 2", "latents: whole")) ==
+        note("latents", "without parallel.ring above 1 or parallel.ulysses above 1"));
+  CHECK(notesOf(ranks("ulysses: 2", "latents: whole")).empty());
+  CHECK(notesOf(ranks("pp: 2", "guidance_batching: separate")) ==
+        note("guidance_batching", "with parallel.pp above 1"));
+  CHECK(notesOf(ranks("tp: 2", "guidance_batching: separate")).empty());
+  CHECK(notesOf(ranks("spatial: 2", "tile_overlap: 32")) == note("tile_overlap", "without options.tile_height"));
+  // Its default is as good as nothing.
+  CHECK(notesOf(ranks("spatial: 2", "tile_overlap: 32, tile_height: 0")) ==
+        note("tile_overlap", "without options.tile_height"));
+  CHECK(notesOf(ranks("spatial: 2", "tile_overlap: 32, tile_height: 256")).empty());
+  CHECK(notesOf(ranks("tp: 2", "bytes: 7")) == note("bytes", "without method source"));
+}
+
+TEST_CASE("idle keys: what takes several ranks is noted where there is one", "[supervisor]") {
+  CHECK(notesOf(middle("    communication: gloo\n")) ==
+        Notes{"t.yaml:7: groups[1].communication: has no effect on a group of one rank, which has nobody to talk to"});
+  CHECK(notesOf(middle("    devices: [cpu, cpu]\n    parallel: {dp: 2}\n    communication: gloo\n")) ==
+        Notes{"t.yaml:9: groups[1].communication: has no effect on replicas of one rank, which do not talk to each "
+              "other"});
+  CHECK(notesOf(middle("    devices: [cpu, cpu]\n    parallel: {tp: 2}\n    communication: gloo\n")).empty());
+  const std::string deadline = "deadlines: {collective: 10s}\n";
+  CHECK(notesOf(config::kThreeGroups + deadline) ==
+        Notes{"t.yaml:14: deadlines.collective: has no effect where no group has several ranks"});
+  CHECK(notesOf(ranks("tp: 2", "steps: 3") + deadline).empty());
+  const auto sharded = [](const std::string& yaml) {
+    return notesOf(config::with(yaml, "to: denoise.denoise", "to: denoise.denoise\n    consumer_shard_dim: 0"));
+  };
+  CHECK(sharded(config::kThreeGroups) ==
+        Notes{"t.yaml:12: edges[0].consumer_shard_dim: has no effect on a consumer of one rank, which reads all"});
+  CHECK(sharded(ranks("tp: 2", "steps: 3")).empty());
+  CHECK(notesOf(config::with(config::kThreeGroups, "to: denoise.denoise",
+                             "to: denoise.denoise\n    producer_shard_dim: 0")) ==
+        Notes{"t.yaml:12: edges[0].producer_shard_dim: has no effect on a producer of one rank, which publishes all"});
+}
+
+TEST_CASE("idle keys: what another key or the model makes idle is noted", "[supervisor]") {
+  CHECK(notesOf(config::kThreeGroups + "trace: {spans_max: 0, bytes_max: 1MiB}\n") ==
+        Notes{"t.yaml:14: trace.bytes_max: has no effect with trace.spans_max 0, which keeps no traces"});
+  CHECK(notesOf(config::kThreeGroups + "trace: {bytes_max: 1MiB}\n").empty());
+  CHECK(notesOf(config::kThreeGroups + "limits: {frames_max: 5000}\n") ==
+        Notes{"t.yaml:14: limits.frames_max: has no effect above what the model takes, 4093"});
+  CHECK(notesOf(config::kThreeGroups + "limits: {frames_max: 81, prompt_bytes_max: 100}\n").empty());
+  CHECK(notesOf(config::kThreeGroups + "limits: {prompt_bytes_max: 65536}\n") ==
+        Notes{"t.yaml:14: limits.prompt_bytes_max: has no effect above what the model takes, 16384"});
+  CHECK(notesOf(ranks("cfg: 2", "steps: 3") + "limits: {guidance_max: 1}\n") ==
+        Notes{"t.yaml:8: groups[1].parallel.cfg: has no effect with limits.guidance_max at most 1: jobs have no second "
+              "pass"});
+  CHECK(notesOf(middle("    model: /tmp\n")) ==
+        Notes{"t.yaml:7: groups[1].model: has no effect on a stage that reads no weights"});
+}
+
+}  // namespace latentd::supervisor
