@@ -67,9 +67,9 @@ void Group::launchAll() {
 void Group::fail(std::optional<Rank> rank, const Status& cause, const std::string& reason) {
   if (!runs()) return;
   suspicion_.reset();
+  signal_.reset();
   const std::string_view phase = rank ? toString(workers_.at(*rank).phase) : "";
   const bool starting = rank && state_ == State::kStarting && workers_.at(*rank).phase != WorkerPhase::kAbsent;
-  signal_.reset();
   last_failure_ = annotate(cause, (rank ? nameOf(*rank) : spec().name) + (starting ? fmt::format(", {}", phase) : ""));
   log_->error("{}", messageOf(last_failure_));
   deps_.metrics.restarts.with(spec().name, reason).Increment();
@@ -276,6 +276,16 @@ void Group::onFatal(Rank rank, const wire::Fatal& fatal) {
   if (suspicion_) suspicion_->ending.insert(rank);
 }
 
+void Group::onSignalled(Rank rank, int signal_number) {
+  if (!runs() || !signals_count_ || signal_) return;
+  signal_ = SentSignal{rank, signal_number, deps_.clock.now() + kDaemonSignalTimeout};
+}
+
+void Group::disregardSignals() {
+  signals_count_ = false;
+  signal_.reset();
+}
+
 void Group::explain(wire::StageFailed& failed) const {
   const bool late = failed.status().code() == static_cast<int>(absl::StatusCode::kDeadlineExceeded);
   if (!failed.of_peer() || !late || shared_ == nullptr) return;
@@ -292,16 +302,6 @@ void Group::countOperations(Rank rank) {
   const std::string label = std::to_string(rank.value);
   deps_.metrics.mesh_operations.with(spec().name, label)
       .Increment(static_cast<double>(now.operations - counted.operations));
-void Group::onSignalled(Rank rank, int signal_number) {
-  if (!runs() || !signals_count_ || signal_) return;
-  signal_ = SentSignal{rank, signal_number, deps_.clock.now() + kDaemonSignalTimeout};
-}
-
-void Group::disregardSignals() {
-  signals_count_ = false;
-  signal_.reset();
-}
-
   deps_.metrics.mesh_bytes.with(spec().name, label).Increment(static_cast<double>(now.bytes_sent - counted.bytes_sent));
   counted = now;
 }

@@ -164,9 +164,9 @@ class Group {
   std::vector<FlightRecorder::Totals> counted_;  // of this epoch, by rank: what the metrics have
   std::optional<v1::GroupRecord> failure_record_;
   std::optional<Suspicion> suspicion_;
+  std::optional<SentSignal> signal_;
+  bool signals_count_ = true;
   std::optional<Clock::TimePoint> next_start_;
 };
 
-  std::optional<SentSignal> signal_;
-  bool signals_count_ = true;
 }  // namespace latentd::supervisor
