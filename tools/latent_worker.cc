@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/base/log.h"
+#include "runtime/base/standard_output.h"
 #include "runtime/base/version.h"
 #include "runtime/worker/memory_limit.h"
 #include "runtime/worker/preflight.h"
@@ -96,7 +97,7 @@ void blockSignals() {
 Status describe(const stages::StageRegistry& registry) {
   LATENTD_ASSIGN_OR_RETURN(const std::string text, worker::describeStages(registry));
   std::fputs(text.c_str(), stdout);
-  return absl::OkStatus();
+  return flushOutput();
 }
 
 int run(int argc, char** argv) {
