@@ -298,6 +298,18 @@ TEST_CASE("supervisor: a stage that makes no progress fails its job", "[supervis
   CHECK(contains(ended.error().message(), {"no progress for 0.5 s", "stage g0"}));
 }
 
+TEST_CASE("supervisor: progress that it could not read, because it was stopped, was made", "[supervisor]") {
+  config::Topology topology = fastTopology({1});
+  topology.groups[0].options = {{"steps", "150"}, {"step_ms", "20"}};
+  topology.deadlines.stall = milliseconds(1000);
+  Harness harness(topology, fakeWorker());
+  REQUIRE(harness.waitReady());
+  const JobId job = harness.submit();
+  REQUIRE(Harness::waitUntil([&] { return harness.service().get(job)->stages(0).step() > 2; }));
+  harness.holdUp(milliseconds(2000));
+  CHECK(harness.waitJob(job).state() == v1::JOB_STATE_SUCCEEDED);
+}
+
 TEST_CASE("supervisor: one interrupt lets a running job finish and cancels queued ones", "[supervisor]") {
   config::Topology topology = fastTopology({1});
   topology.limits.in_flight_per_group = 1;
