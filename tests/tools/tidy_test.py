@@ -81,6 +81,12 @@ class TidyTest(unittest.TestCase):
         protocol = {"channel/PROTOCOL.md": "**C1** holds. **C2** too.\n"}
         self.finds(text_checks.invariants, {**protocol, "tests/a.cc": 'TEST_CASE("x [C1]")\n'}, "invariant C2")
 
+    def test_hidden_cases_are_run_by_somebody(self):
+        case = 'TEST_CASE("x: y, for minutes", "[.][x]") {}\n'
+        build = 'latentd_cc_test(name = "a", srcs = ["a.cc"])\nlatentd_cc_test(name = "b", srcs = ["b.cc"], tags = _TAGS + ["long"])\n'
+        self.finds(text_checks.hidden_cases, {"tests/BUILD.bazel": build, "tests/a.cc": case, "tests/b.cc": case}, "tests/a.cc:1: a hidden case")
+        self.finds(text_checks.hidden_cases, {"tests/BUILD.bazel": build, "tests/a.cc": case.replace("[x]", "[child]"), "tests/b.cc": case})
+
     def test_formatting(self):
         self.finds(compile_checks.formatting, {".clang-format": "BasedOnStyle: Google\n", "a.cc": "int  a ;\n", "b.cc": "int b;\n"}, "a.cc:1: not formatted")
 

@@ -1,4 +1,5 @@
 """Checks that read text only. Each takes a Tree and returns findings."""
+import ast
 import re
 
 import cpp
@@ -40,6 +41,8 @@ BANNED = [
     (r"#\s*include\s*<(torch/(torch|all|extension)\.h|ATen/ATen\.h)>", [], "include <ATen/core/Tensor.h> and <ATen/ops/...>: the umbrella header costs 35 s a file"),
     (r"\bstd::(cout|cerr)\b|[^_\w:sf]printf\s*\(", ["tools/", "tests/"], "log through runtime/base/log.h"),
 ]
+# Hidden cases that are no long tests: the other processes of tests, what needs a preloaded library, and what prints a table.
+HIDDEN_FOR_OTHERS = {"child", "cuda_synchronise", "table"}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(work|farm|root)/")
 
@@ -176,4 +179,26 @@ def invariants(tree):
     return findings
 
 
-ALL = [lengths, layering, banned, unfinished, owned, headers, invariants]
+def targets_of(build):
+    """(names of its srcs, its tags) of each target of a BUILD.bazel."""
+    def texts(value):
+        return {node.value for node in ast.walk(value) if isinstance(node, ast.Constant)}
+    for call in ast.walk(ast.parse(build)):
+        if isinstance(call, ast.Call):
+            keywords = {keyword.arg: texts(keyword.value) for keyword in call.keywords}
+            yield keywords.get("srcs", set()), keywords.get("tags", set())
+
+
+def hidden_cases(tree):
+    """A case that is hidden because it is long is in a target tagged "long": those are what `tools/test --long` runs."""
+    findings = []
+    for path in tree.cpp():
+        build = path.parent / "BUILD.bazel"
+        hidden = [match for match in re.finditer(r'"((?:\[[^\]"]+\])+)"', tree.text(path)) if path.parts[0] == "tests" and "[.]" in match.group(1)
+                  and not HIDDEN_FOR_OTHERS & set(re.findall(r"\w+", match.group(1)))]
+        if hidden and build in tree.files and not any(path.name in srcs and "long" in tags for srcs, tags in targets_of(tree.text(build))):
+            findings.append(f'{path}:{line_of(tree.text(path), hidden[0].start())}: a hidden case that nothing runs: tag its target "long"')
+    return findings
+
+
+ALL = [lengths, layering, banned, unfinished, owned, headers, invariants, hidden_cases]
