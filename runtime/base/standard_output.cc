@@ -8,8 +8,9 @@ namespace latentd {
 Status flushOutput() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
-  // The cause of an earlier failure is forgotten; EIO says no more than that.
-  return errnoStatus(errno == 0 ? EIO : errno, "writing to the standard output");
+  // Of an earlier failure the cause is forgotten.
+  if (errno == 0) return absl::DataLossError("writing to the standard output failed: is the disk full?");
+  return errnoStatus(errno, "writing to the standard output");
 }
 
 }  // namespace latentd

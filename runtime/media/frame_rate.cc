@@ -6,8 +6,6 @@
 namespace latentd::media {
 namespace {
 
-constexpr double kRateMin = 0.01;
-constexpr double kRateMax = 1000;
 // Television's rates are written with two or three digits: 29.97, 23.976.
 constexpr double kTelevisionTolerance = 0.0051;
 constexpr uint32_t kTelevisionDenominator = 1001;
@@ -46,7 +44,7 @@ FrameRate nearestFraction(double rate) {
 }  // namespace
 
 StatusOr<FrameRate> toFrameRate(double frames_per_second) {
-  if (!(frames_per_second >= kRateMin && frames_per_second <= kRateMax)) {
+  if (!(frames_per_second >= kFrameRateMin && frames_per_second <= kFrameRateMax)) {
     return absl::InvalidArgumentError("fps: " + std::to_string(frames_per_second) +
                                       " is out of range; give a number from 0.01 to 1000");
   }

@@ -20,9 +20,12 @@
 namespace latentd::metrics {
 namespace {
 
-constexpr size_t kThreads = 4;          // a scraper, two health checks and a person at once
-constexpr size_t kAcceptedMax = 64;     // accepted and not yet served; then the acceptor waits
-constexpr std::chrono::seconds kIo{2};  // a client that sends or takes nothing for so long is dropped
+// Each serves one connection. More than a port scanner, or a client that forgets to close, holds open for as long as it
+// takes to drop them: a health check must not wait behind those. Started as they are needed.
+constexpr size_t kThreadsMax = 64;
+constexpr size_t kAcceptedMax = 64;            // accepted and not yet served; then the acceptor waits
+constexpr std::chrono::seconds kIo{2};         // a client that sends or takes nothing for so long is dropped
+constexpr std::chrono::seconds kFirstByte{1};  // the same until it sends anything
 constexpr std::chrono::seconds kRecheck{1};
 constexpr size_t kBodyBytesMax = 1024;  // nobody has anything to post
 constexpr std::chrono::seconds kStart{10};
@@ -30,16 +33,12 @@ constexpr std::chrono::seconds kStart{10};
 // httplib's own pool queues without a bound.
 class BoundedThreadPool final : public httplib::TaskQueue {
  public:
-  BoundedThreadPool() {
-    for (size_t i = 0; i < kThreads; ++i)
-      threads_.emplace_back([this] { run(); });
-  }
-
   void enqueue(std::function<void()> task) override {
     MutexLock held(mutex_);
     while (tasks_.size() >= kAcceptedMax)
       changed_.waitUntil(mutex_, std::chrono::steady_clock::now() + kRecheck);
     tasks_.push_back(std::move(task));
+    if (tasks_.size() > idle_ && threads_.size() < kThreadsMax) threads_.emplace_back([this] { run(); });
     changed_.notifyAll();
   }
 
@@ -65,7 +64,9 @@ class BoundedThreadPool final : public httplib::TaskQueue {
     MutexLock held(mutex_);
     while (tasks_.empty()) {
       if (stopping_) return std::nullopt;
+      ++idle_;
       changed_.waitUntil(mutex_, std::chrono::steady_clock::now() + kRecheck);
+      --idle_;
     }
     std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
@@ -76,8 +77,9 @@ class BoundedThreadPool final : public httplib::TaskQueue {
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ GUARDED_BY(mutex_);
+  size_t idle_ GUARDED_BY(mutex_) = 0;
   bool stopping_ GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> threads_;  // last: they use all of the above
+  std::vector<std::thread> threads_;  // of the acceptor alone; last: they use all of the above
 };
 
 void answerCheck(const std::function<Status()>& check, httplib::Response& response) {
@@ -127,7 +129,7 @@ class Endpoint final : public HttpEndpoint {
     server_.set_read_timeout(kIo);
     server_.set_write_timeout(kIo);
     server_.set_keep_alive_max_count(1);
-    server_.set_keep_alive_timeout(kIo.count());  // also what a connection waits for its first byte
+    server_.set_keep_alive_timeout(kFirstByte.count());  // also what a connection waits for its first byte
     server_.set_payload_max_length(kBodyBytesMax);
     // The default also sets SO_REUSEPORT, with which a second daemon would silently share the port.
     server_.set_socket_options([](socket_t socket) {

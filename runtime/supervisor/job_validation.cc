@@ -11,6 +11,7 @@
 #include "runtime/base/status_field.h"
 #include "runtime/base/utf8.h"
 #include "runtime/config/value.h"
+#include "runtime/media/frame_rate.h"
 #include "runtime/supervisor/invalid_field.h"
 #include "runtime/supervisor/limits.h"
 
@@ -132,8 +133,8 @@ Status checkNumbers(const v1::JobParameters& parameters, const JobLimits& limits
                         guidance, limits.guidance_max);
   }
   const double fps = parameters.fps();
-  if (!std::isfinite(fps) || fps <= 0 || fps > limits.fps_max) {
-    return invalidField("fps", " = {}: must be above 0 and at most {}", fps, limits.fps_max);
+  if (!(fps >= media::kFrameRateMin && fps <= limits.fps_max)) {
+    return invalidField("fps", " = {}: must be a number from {} to {}", fps, media::kFrameRateMin, limits.fps_max);
   }
   const double shift = parameters.flow_shift();
   const bool shift_in_range = shift >= config::kFlowShiftMin && shift <= config::kFlowShiftMax;  // not a NaN either
@@ -148,6 +149,10 @@ Status checkFormat(const v1::JobParameters& parameters) {
   if (!v1::OutputFormat_IsValid(parameters.format())) {
     return invalidField("format", " = {}: must be MP4, GIF, Y4M, PNG, NPY or RGB24",
                         static_cast<int>(parameters.format()));
+  }
+  if (parameters.format() == v1::OUTPUT_FORMAT_GIF && parameters.fps() > media::kGifFrameRateMax) {
+    return invalidField("fps", " = {} with format GIF: a gif shows at most {} frames a second", parameters.fps(),
+                        media::kGifFrameRateMax);
   }
   if (parameters.float_pixels() && parameters.format() != v1::OUTPUT_FORMAT_NPY) {
     return invalidField("float_pixels", " = true with format {}: only NPY holds float pixels",

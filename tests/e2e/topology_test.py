@@ -245,7 +245,7 @@ class SurroundingsTest(unittest.TestCase):
             with self.subTest([name, *arguments]), open("/dev/full", "w") as full:
                 result = subprocess.run([find_binary(name), *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
                 self.assertEqual(result.returncode, code, result.stderr)
-                self.assertIn(f"{name}: writing to the standard output: ", result.stderr)
+                self.assertIn(f"{name}: writing to the standard output", result.stderr)
 
     def test_another_program_as_worker(self):
         for program, words in (("/bin/false", ["exit code 1"]), (find_binary("latent-encoder"), ["exit code", "--preflight"]),

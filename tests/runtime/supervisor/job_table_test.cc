@@ -211,6 +211,11 @@ TEST_CASE("job_table: bad pages are refused with the valid values", "[supervisor
         "created_after = 1970-01-01T00:00:20Z: must not be later than created_before, 1970-01-01T00:00:10Z");
   filter.mutable_created_before()->set_seconds(20);
   CHECK(fixture.ids(filter).empty());
+  filter.mutable_created_before()->set_nanos(-1);
+  CHECK(refusal(filter) ==
+        "created_before = 20 s and -1 ns: is no time; the years 1 to 9999, nanos from 0 to 999999999");
+  filter.mutable_created_after()->set_seconds(int64_t{1} << 60);
+  CHECK(refusal(filter).find("created_after = 1152921504606846976 s and 0 ns") == 0);
 }
 
 }  // namespace

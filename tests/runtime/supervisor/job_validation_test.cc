@@ -119,10 +119,23 @@ TEST_CASE("job_validation: steps, guidance, fps and flow shift are bounded and f
   CHECK(names(refuse([](auto& p) { p.set_guidance_scale(std::nan("")); }), {"guidance_scale = nan", "0 to 30"}));
   CHECK(names(refuse([](auto& p) { p.set_guidance_scale(-1); }), {"guidance_scale = -1"}));
   CHECK(names(refuse([](auto& p) { p.set_guidance_scale(31); }), {"guidance_scale = 31"}));
-  CHECK(names(refuse([](auto& p) { p.set_fps(0); }), {"fps = 0", "120"}));
+  CHECK(names(refuse([](auto& p) { p.set_fps(0); }), {"fps = 0", "0.01 to 120"}));
+  CHECK(names(refuse([](auto& p) { p.set_fps(0.001); }), {"fps = 0.001"}));
+  CHECK(names(refuse([](auto& p) { p.set_fps(std::nan("")); }), {"fps = nan"}));
   CHECK(names(refuse([](auto& p) { p.set_fps(std::numeric_limits<double>::infinity()); }), {"fps = inf"}));
   CHECK(names(refuse([](auto& p) { p.set_flow_shift(0); }), {"flow_shift = 0", "0.01 to 100"}));
   CHECK(names(refuse([](auto& p) { p.set_flow_shift(1000); }), {"flow_shift = 1000", "0.01 to 100"}));
+}
+
+TEST_CASE("job_validation: a gif shows at most a hundred frames a second", "[supervisor]") {
+  v1::JobParameters gif = prompt();
+  gif.set_format(v1::OUTPUT_FORMAT_GIF);
+  gif.set_fps(100);
+  CHECK(refusal(gif) == "");
+  gif.set_fps(100.5);
+  CHECK(names(refusal(gif), {"fps = 100.5 with format GIF", "at most 100"}));
+  gif.set_format(v1::OUTPUT_FORMAT_MP4);
+  CHECK(refusal(gif) == "");
 }
 
 TEST_CASE("job_validation: prompts are text of bounded length", "[supervisor]") {
