@@ -21,6 +21,14 @@ expect "wan.denoiser" ./latentd --torch "$torch" --config configs/demo.yaml --ch
 expect "channel: the contract holds" sh -c './latentd-tests --torch "$1" --list-tests || true' sh "$torch"
 expect "All tests passed" ./latentd-tests --torch "$torch" "[config]~[.]"
 expect "Usage" ./latentctl --help
+expect "random kills over CUDA IPC" sh -c './cuda_kill_test --torch "$1" --list-tests || true' sh "$torch"
+# With a python3 that has torch, and from anywhere.
+expect "passed: cpu to cpu: shm" sh -c 'cd / && "$1/.deps/venv/bin/python" "$2/tools/bench/multi_gpu" --devices cpu,cpu --tiny \
+  --only peers --only collectives --out "$2/report"' sh "$root" "$PWD"
+[[ -s report/report.txt && -s report/report.json ]] || { echo "multi_gpu wrote no report"; exit 1; }
+for needed in tests/bench/{random_checkpoint.py,wan21_t2v_1_3b.json,handoff_cuda_python.py,handoff_timing.py} tools/bench/handoff_gpu; do
+  [[ -s $needed ]] || { echo "$needed is not in the tarball"; exit 1; }
+done
 if compgen -G "lib/libav*" >/dev/null; then
   echo "the tarball carries libav"
   exit 1
