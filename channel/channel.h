@@ -71,7 +71,7 @@ uint32_t publishingRanks(const ChannelSpec& spec);
 struct WaitOptions {
   std::optional<Clock::TimePoint> deadline;  // DEADLINE_EXCEEDED past it
   std::stop_token cancel;                    // CANCELLED once requested
-  HandoffObserver* observer = nullptr;       // of publish(), receive() and borrow(); null costs nothing
+  HandoffObserver* observer = nullptr;       // of the call, for its length; null costs nothing
 };
 
 // What an endpoint needs from its process. Owner: the caller; all of it outlives the endpoint.
@@ -146,6 +146,10 @@ class Producer {
   // may overtake publish() of other numbers. ALREADY_EXISTS if the number ended, or is in publish() right now.
   virtual Status abort(SequenceNumber sequence, const Status& reason) = 0;
 
+  // A publication is about to follow, in a few hundred microseconds: consumers that sleep until it comes wake up
+  // meanwhile. A hint: nothing depends on it, and it costs nothing where copies are not asynchronous.
+  virtual void announce() = 0;
+
   // This rank is alive and moving: a finished step, or a heartbeat while the running command is inside its own stall
   // limit. A consumer's wait counts only time since the last one. Costs one shared-memory store.
   virtual void noteProgress() = 0;
@@ -173,6 +177,11 @@ class Allocator {
   // A tensor of this shape whose storage `owner` keeps, not cleared; strides may be any. RESOURCE_EXHAUSTED if there is
   // no memory.
   virtual StatusOr<TensorView> allocate(DType dtype, const std::vector<int64_t>& shape, Device device) = 0;
+  // allocate() is about to be called like this, by a thread that has slept: what its first call costs more than a
+  // second one may be paid now, while it waits. Never fails, keeps nothing.
+  virtual void rehearse(DType dtype, const std::vector<int64_t>& shape, Device device) noexcept {
+    (void)dtype, (void)shape, (void)device;
+  }
 };
 
 struct ConsumerStats {
@@ -180,7 +189,7 @@ struct ConsumerStats {
   uint64_t borrowed = 0;
   uint64_t aborted = 0;     // ended by the producer
   uint64_t bytes_read = 0;  // copied or lent; equals this rank's overlap with what was published
-  uint64_t announced = 0;   // publications that were said to be coming
+  uint64_t announced = 0;   // times that a publication was said to be coming
   uint64_t stale_dropped = 0;
   uint32_t pools_mapped = 0;
   uint32_t pending = 0;                       // arrived from at least one producer rank and not ended here
@@ -192,20 +201,22 @@ struct ConsumerCallbacks {
   std::function<void()> on_retired;
 };
 
-// An artifact that is read in its slots. The slots are acknowledged when it is released; until then the producer cannot
-// reuse them, so hold it for no longer than the read. Owner: the caller; move only; may outlive the consumer. Thread:
-// one at a time. Failure: the memory stays readable after the channel failed (its content is then that of the number).
-class BorrowedArtifact {
+// An artifact whose slots are acknowledged when it is released: a borrowed one, which is read in its slots, or a taken
+// one, which was copied out of them. Until then the producer cannot reuse them, so hold it for no longer than the read,
+// or than what is more urgent. Owner: the caller; move only; may outlive the consumer. Thread: one at a time.
+// Failure: the memory stays readable after the channel failed (its content is then that of the number).
+class HeldArtifact {
  public:
   class Hold {
    public:
     virtual ~Hold() = default;  // acknowledges
   };
-  BorrowedArtifact(ArtifactTree tree, std::unique_ptr<Hold> hold) : tree_(std::move(tree)), hold_(std::move(hold)) {}
+  HeldArtifact(ArtifactTree tree, std::unique_ptr<Hold> hold) : tree_(std::move(tree)), hold_(std::move(hold)) {}
 
-  // Views into the slots, read only: a write faults.
+  // Borrowed: views into the slots, read only (a write faults), which must not be used once it is released. Taken:
+  // tensors of their own.
   const ArtifactTree& tree() const { return tree_; }
-  // Acknowledges. Idempotent; the views must not be used afterwards.
+  // Acknowledges. Idempotent.
   void release() {
     tree_ = ArtifactTree();
     hold_.reset();
@@ -217,8 +228,8 @@ class BorrowedArtifact {
 };
 
 // The receiving endpoint of one consumer rank.
-// Owner: the worker. Thread: any; receive() and borrow() from one thread at a time, never the loop's. Callbacks run on
-// the loop's thread, outside locks.
+// Owner: the worker. Thread: any; receive(), take() and borrow() from one thread at a time, never the loop's. Callbacks
+// run on the loop's thread, outside locks.
 // States: bound -> retiring -> retired, or failed from any of them (sticky).
 // Failure: as for Producer. An error that belongs to one artifact ends that artifact only.
 class Consumer {
@@ -235,9 +246,13 @@ class Consumer {
   virtual StatusOr<ArtifactTree> receive(SequenceNumber sequence, Allocator& allocator,
                                          const WaitOptions& wait = {}) = 0;
 
+  // As receive(), but the acknowledgement is the caller's to give, by releasing what it gets: first comes what is more
+  // urgent, such as a device that waits for work on the tensors.
+  virtual StatusOr<HeldArtifact> take(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait = {}) = 0;
+
   // As receive(), without the copy. FAILED_PRECONDITION if a leaf would have to be put together from several ranks'
   // slots: the number is still open, receive() it.
-  virtual StatusOr<BorrowedArtifact> borrow(SequenceNumber sequence, const WaitOptions& wait = {}) = 0;
+  virtual StatusOr<HeldArtifact> borrow(SequenceNumber sequence, const WaitOptions& wait = {}) = 0;
 
   // Releases a number that will not be received, now or when it arrives. `reason` is a metric label (at most 16
   // different ones are counted apart, later ones as "other"). `done` runs once, on the loop's thread: OK when every
@@ -254,7 +269,7 @@ class Consumer {
   virtual ConsumerStats stats() const = 0;
 
   // Pending calls return CANCELLED, what arrived is discarded, then pools are unmapped. As Producer::close() and
-  // join(); join() also waits for borrowed artifacts to be released.
+  // join(); join() also waits for held artifacts to be released.
   virtual void close() = 0;
   virtual Status join(Clock::TimePoint deadline) = 0;
 };

@@ -20,7 +20,10 @@ class ConsumerEndpoint final : public Consumer {
   StatusOr<ArtifactTree> receive(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait) override {
     return core_->receive(sequence, allocator, wait);
   }
-  StatusOr<BorrowedArtifact> borrow(SequenceNumber sequence, const WaitOptions& wait) override {
+  StatusOr<HeldArtifact> take(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait) override {
+    return core_->take(sequence, allocator, wait);
+  }
+  StatusOr<HeldArtifact> borrow(SequenceNumber sequence, const WaitOptions& wait) override {
     return core_->borrow(sequence, wait);
   }
   Status discard(SequenceNumber sequence, std::string_view reason, std::function<void(const Status&)> done) override {
@@ -35,7 +38,7 @@ class ConsumerEndpoint final : public Consumer {
   Status join(Clock::TimePoint deadline) override { return core_->join(deadline); }
 
  private:
-  const std::shared_ptr<ConsumerCore> core_;  // owners: this, borrowed artifacts, and callbacks under way in the loop
+  const std::shared_ptr<ConsumerCore> core_;  // owners: this, held artifacts, and callbacks under way in the loop
 };
 
 }  // namespace

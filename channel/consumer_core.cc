@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "channel/handoff_timer.h"
@@ -19,17 +20,21 @@ constexpr std::chrono::milliseconds kLookMax{100};
 
 }  // namespace
 
-// What a borrowed artifact keeps: the mappings, and the duty to acknowledge.
-class ConsumerCore::BorrowHold final : public BorrowedArtifact::Hold {
+// What a held artifact keeps: the mappings, and the duty to acknowledge.
+class ConsumerCore::ArtifactHold final : public HeldArtifact::Hold {
  public:
-  BorrowHold(std::shared_ptr<ConsumerCore> core, SequenceNumber sequence, Claim claim)
-      : core_(std::move(core)), sequence_(sequence), claim_(std::move(claim)) {}
-  ~BorrowHold() override { core_->finish(sequence_, claim_).IgnoreError(); }
+  ArtifactHold(std::shared_ptr<ConsumerCore> core, SequenceNumber sequence, Claim claim, bool completed)
+      : core_(std::move(core)), sequence_(sequence), claim_(std::move(claim)), completed_(completed) {}
+  ~ArtifactHold() override {
+    const Status completed = completed_ ? absl::OkStatus() : completeReads(claim_);
+    core_->finish(sequence_, claim_, completed).IgnoreError();
+  }
 
  private:
   const std::shared_ptr<ConsumerCore> core_;  // owners: this and the endpoint
   const SequenceNumber sequence_;
   const Claim claim_;
+  const bool completed_;  // the end of the reads is recorded
 };
 
 ConsumerCore::ConsumerCore(const ChannelSpec& spec, Rank rank, Device device, const ChannelContext& context,
@@ -41,38 +46,51 @@ ConsumerCore::ConsumerCore(const ChannelSpec& spec, Rank rank, Device device, co
       callbacks_(std::move(callbacks)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-// ---- receive and borrow --------------------------------------------------------------------------------------
+// ---- receive, take and borrow ---------------------------------------------------------------------------------
 
-StatusOr<ArtifactTree> ConsumerCore::receive(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait) {
+StatusOr<ConsumerCore::Copied> ConsumerCore::copy(SequenceNumber sequence, Allocator& allocator,
+                                                  const WaitOptions& wait) {
   const HandoffTimer waiting(wait, *context_.clock, HandoffPhase::kInputWait, sequence);
-  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, wait));
+  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, &allocator, wait));
   waiting.end();
   const HandoffTimer copying(wait, *context_.clock, HandoffPhase::kCopy, sequence);
   StatusOr<ArtifactTree> tree = copyOut(claim, allocator);
+  // Also of copies that were submitted before one that failed, and may still run.
+  const Status completed = completeReads(claim);
   if (!tree.ok()) {
-    // Copies that were submitted before the one that failed may still run.
-    completeReads(claim).IgnoreError();
     giveUp(sequence, "failed");
     return annotate(tree.status(), "receiving number " + std::to_string(sequence.value) + " of " + spec_.edge);
   }
+  if (!completed.ok()) return finish(sequence, claim, completed);
   copying.end(claim.bytes);
-  const HandoffTimer acknowledging(wait, *context_.clock, HandoffPhase::kAcknowledge, sequence);
-  LATENTD_RETURN_IF_ERROR(finish(sequence, claim));
-  acknowledging.end();
-  return tree;
+  return Copied{*std::move(tree), std::move(claim)};
 }
 
-StatusOr<BorrowedArtifact> ConsumerCore::borrow(SequenceNumber sequence, const WaitOptions& wait) {
+StatusOr<ArtifactTree> ConsumerCore::receive(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait) {
+  LATENTD_ASSIGN_OR_RETURN(Copied copied, copy(sequence, allocator, wait));
+  const HandoffTimer acknowledging(wait, *context_.clock, HandoffPhase::kAcknowledge, sequence);
+  LATENTD_RETURN_IF_ERROR(finish(sequence, copied.claim, absl::OkStatus()));
+  acknowledging.end();
+  return std::move(copied.tree);
+}
+
+StatusOr<HeldArtifact> ConsumerCore::take(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait) {
+  LATENTD_ASSIGN_OR_RETURN(Copied copied, copy(sequence, allocator, wait));
+  auto hold = std::make_unique<ArtifactHold>(shared_from_this(), sequence, std::move(copied.claim), true);
+  return HeldArtifact(std::move(copied.tree), std::move(hold));
+}
+
+StatusOr<HeldArtifact> ConsumerCore::borrow(SequenceNumber sequence, const WaitOptions& wait) {
   const HandoffTimer waiting(wait, *context_.clock, HandoffPhase::kInputWait, sequence);
-  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kBorrowed, wait));
+  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kBorrowed, nullptr, wait));
   waiting.end();
   StatusOr<ArtifactTree> tree = lend(claim);
-  auto hold = std::make_unique<BorrowHold>(shared_from_this(), sequence, std::move(claim));
+  auto hold = std::make_unique<ArtifactHold>(shared_from_this(), sequence, std::move(claim), false);
   LATENTD_RETURN_IF_ERROR(tree.status());
-  return BorrowedArtifact(*std::move(tree), std::move(hold));
+  return HeldArtifact(*std::move(tree), std::move(hold));
 }
 
-StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, ArtifactState next,
+StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, ArtifactState next, Allocator* allocator,
                                                   const WaitOptions& wait) {
   // Made before the lock is taken: a request that was made already calls back at once.
   const std::stop_callback wake(wait.cancel, [this] {
@@ -87,7 +105,7 @@ StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, Artif
                                                             spec_.edge + " has ended here, or is being received");
   }
   artifact->receiving = true;
-  const Status arrived = waitArrived(sequence, wait);
+  const Status arrived = waitArrived(sequence, allocator, wait);
   // A failure of the channel forgets the numbers that nobody reads.
   const auto found = artifacts_.find(sequence);
   if (found == artifacts_.end()) return failure_;
@@ -116,78 +134,132 @@ StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, Artif
   waited.claimed = true;
   waited.state.move(next);
   ++readers_;
+  rememberRecords(*claim);
   return claim;
 }
 
-Status ConsumerCore::waitArrived(SequenceNumber sequence, const WaitOptions& wait) {
-  std::vector<ProgressWatch> watches;
-  for (;;) {
-    for (size_t p = 0; p < sources_.size(); ++p)
-      readSource(p);
-    LATENTD_RETURN_IF_ERROR(failure_);
-    const Artifact& artifact = artifacts_.at(sequence);
-    if (artifact.state.is(ArtifactState::kArrived) || !artifact.aborted.ok()) return absl::OkStatus();
-    LATENTD_RETURN_IF_ERROR(waitOnce(sequence, wait, watches));
-  }
+bool ConsumerCore::hasArrived(SequenceNumber sequence) const {
+  const Artifact& artifact = artifacts_.at(sequence);
+  return artifact.state.is(ArtifactState::kArrived) || !artifact.aborted.ok();
 }
 
-Status ConsumerCore::waitOnce(SequenceNumber sequence, const WaitOptions& wait, std::vector<ProgressWatch>& watches) {
-  const std::string what = "waiting for number " + std::to_string(sequence.value) + " of " + spec_.edge;
-  if (wait.cancel.stop_requested()) return makeStatus(absl::StatusCode::kCancelled, what + ": cancelled");
+Status ConsumerCore::waitArrived(SequenceNumber sequence, Allocator* allocator, const WaitOptions& wait) {
+  readSources();
+  std::vector<ProgressWatch> watches;
+  Status waited;
+  bool reads = false;  // this call, and not another one that waits
+  while (waited.ok() && failure_.ok() && !hasArrived(sequence)) {
+    if (!reads && !reading_) {
+      reads = reading_ = true;
+      setMuted(true);
+    }
+    if (allocator != nullptr && std::exchange(coming_, false)) rehearse(*allocator);
+    waited = waitOnce(sequence, wait, watches, reads);
+  }
+  if (reads) {
+    reading_ = false;
+    setMuted(false);
+    // Another call may take over.
+    changed_.notifyAll();
+  }
+  return failure_.ok() ? waited : failure_;
+}
+
+Status ConsumerCore::waitOnce(SequenceNumber sequence, const WaitOptions& wait, std::vector<ProgressWatch>& watches,
+                              bool reads) {
+  const auto what = [&] { return "waiting for number " + std::to_string(sequence.value) + " of " + spec_.edge; };
+  if (wait.cancel.stop_requested()) return makeStatus(absl::StatusCode::kCancelled, what() + ": cancelled");
   const Clock::TimePoint now = context_.clock->now();
   if (wait.deadline && now >= *wait.deadline) {
-    return makeStatus(absl::StatusCode::kDeadlineExceeded, what + ": the caller's deadline passed");
+    return makeStatus(absl::StatusCode::kDeadlineExceeded, what() + ": the caller's deadline passed");
   }
   const uint64_t ended_by = artifacts_.at(sequence).ended_by;
   for (size_t p = 0; p < sources_.size(); ++p) {
     const uint64_t word = sources_[p].control->producerProgress();
     if (watches.size() == p) watches.emplace_back(*context_.clock, word);
     if ((ended_by >> p & 1) != 0 || watches[p].still(word) < spec_.progress_timeout) continue;
-    failLocked(makeStatus(
-        absl::StatusCode::kDeadlineExceeded,
-        what + ": " + describe(p) + " made no progress for " + std::to_string(spec_.progress_timeout.count()) + " ms"));
+    failLocked(makeStatus(absl::StatusCode::kDeadlineExceeded, what() + ": " + describe(p) + " made no progress for " +
+                                                                   std::to_string(spec_.progress_timeout.count()) +
+                                                                   " ms"));
     return failure_;
   }
   Clock::Duration look = std::min<Clock::Duration>(kLookMax, spec_.progress_timeout / 4);
   if (wait.deadline) look = std::min<Clock::Duration>(look, *wait.deadline - now);
-  if (now < look_until_) look = Clock::Duration::zero();
-  pollSources(look);
+  if (!reads) {
+    changed_.waitUntil(mutex_, std::chrono::steady_clock::now() + look);
+    return absl::OkStatus();
+  }
+  if (now < look_until_) {
+    letOthersRun();
+  } else {
+    sleepUntilReadable(look);
+  }
+  if (readSources()) changed_.notifyAll();
   return absl::OkStatus();
 }
 
-void ConsumerCore::pollSources(Clock::Duration longest) {
-  if (polling_) {
-    changed_.waitUntil(mutex_, std::chrono::steady_clock::now() + longest);
-    return;
+void ConsumerCore::rehearse(Allocator& allocator) {
+  if (last_records_.empty()) return;
+  v1::Message message;
+  if (message.ParseFromString(last_frame_)) parseRecord(message.publication(), spec_).IgnoreError();
+  Artifact last;
+  last.records = last_records_;
+  const StatusOr<Claim> claim = plan(last);
+  if (!claim.ok()) return;
+  for (size_t i = 0; i < claim->plans.size(); ++i)
+    allocator.rehearse(last_records_[0]->leaves[i].desc.dtype(), claim->plans[i].shape, device_);
+  for (const auto& of_rank : claim->pools) {
+    for (const std::shared_ptr<ImportedPool>& pool : of_rank) {
+      if (pool != nullptr) pool->rehearse();
+    }
   }
-  polling_ = true;
+}
+
+void ConsumerCore::rememberRecords(const Claim& claim) {
+  const auto has_buffer = [](const auto& record) { return record->ticket.has_value(); };
+  if (std::none_of(claim.records.begin(), claim.records.end(), has_buffer)) last_records_ = claim.records;
+}
+
+void ConsumerCore::letOthersRun() {
+  mutex_.unlock();
+  // On a machine with few cores it may be the producer that waits for this one.
+  std::this_thread::yield();
+  mutex_.lock();
+}
+
+void ConsumerCore::sleepUntilReadable(Clock::Duration longest) {
   std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
-  for (Source& source : sources_) {
-    if (!source.link.isOpen()) continue;
-    source.link.setMuted(true);
-    polled.push_back({source.link.pollFd(), POLLIN, 0});
+  for (const Source& source : sources_) {
+    if (source.link.isOpen()) polled.push_back({source.link.pollFd(), POLLIN, 0});
   }
+  asleep_ = true;
   mutex_.unlock();
   const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(longest).count();
   ::poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(wait_ms, 0)));
   mutex_.lock();
+  asleep_ = false;
   uint64_t ignored;
-  [[maybe_unused]] const ssize_t drained = ::read(wake_.get(), &ignored, sizeof(ignored));
-  polling_ = false;
-  // Read before the loop may look again: it would be woken for what is read here.
-  for (size_t p = 0; p < sources_.size(); ++p) {
-    if (!sources_[p].link.isOpen()) continue;
-    readSource(p);
-    sources_[p].link.setMuted(false);
+  if (polled[0].revents != 0) [[maybe_unused]]
+    const ssize_t drained = ::read(wake_.get(), &ignored, sizeof(ignored));
+}
+
+bool ConsumerCore::readSources() {
+  bool any = false;
+  for (size_t p = 0; p < sources_.size(); ++p)
+    any = readSource(p) || any;
+  return any;
+}
+
+void ConsumerCore::setMuted(bool muted) {
+  for (Source& source : sources_) {
+    if (source.link.isOpen()) source.link.setMuted(muted);
   }
-  // Another waiting call may take over the polling.
-  changed_.notifyAll();
 }
 
 void ConsumerCore::wakeWaiters() {
   changed_.notifyAll();
   const uint64_t one = 1;
-  if (polling_) [[maybe_unused]]
+  if (asleep_) [[maybe_unused]]
     const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
 }
 
@@ -204,8 +276,7 @@ Status ConsumerCore::completeReads(const Claim& claim) {
   return absl::OkStatus();
 }
 
-Status ConsumerCore::finish(SequenceNumber sequence, const Claim& claim) {
-  const Status completed = completeReads(claim);
+Status ConsumerCore::finish(SequenceNumber sequence, const Claim& claim, const Status& completed) {
   MutexLock lock(mutex_);
   const auto found = artifacts_.find(sequence);
   LATENTD_CHECK(found != artifacts_.end(), "a number that is read stays known");
@@ -297,10 +368,8 @@ void ConsumerCore::countDiscard(std::string_view reason) {
 // ---- the other calls -----------------------------------------------------------------------------------------
 
 void ConsumerCore::noteProgress() {
-  MutexLock lock(mutex_);
-  for (Source& source : sources_) {
-    if (source.control) source.control->noteConsumerProgress(rank_);
-  }
+  for (ControlBlock& control : controls_)
+    control.noteConsumerProgress(rank_);
 }
 
 ConsumerStats ConsumerCore::stats() const {
@@ -332,7 +401,7 @@ Status ConsumerCore::join(Clock::TimePoint deadline) {
       if (changed_.waitUntil(mutex_, deadline) || state_.is(EndpointState::kRetired)) continue;
       return makeStatus(absl::StatusCode::kDeadlineExceeded,
                         readers_ > 0
-                            ? "artifacts of " + spec_.edge + " are still borrowed or copied: release them"
+                            ? "artifacts of " + spec_.edge + " are still held or copied: release them"
                             : "a producer rank of " + spec_.edge + " does not let go of the channel: recycle it");
     }
   }

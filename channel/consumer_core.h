@@ -24,10 +24,10 @@
 namespace latentd::channel {
 
 // The receiving side of the protocol, whatever the backend.
-// Owner: ConsumerEndpoint (consumer.cc) and borrowed artifacts; callbacks in the loop hold it weakly.
+// Owner: ConsumerEndpoint (consumer.cc) and held artifacts; callbacks in the loop hold it weakly.
 // Thread: public calls as channel.h says. Messages are read by the loop's thread, or by a thread that waits in
 // receive(): that one polls the sockets itself while the loop's interest is muted, so that no hand-off pays for a
-// second wake-up. Whoever reads holds the one lock; it is not held while slots are copied, while pools are polled for,
+// second wake-up. Whoever reads holds the one lock; it is not held while slots are copied, while sockets are polled,
 // nor in callbacks. States: EndpointState, SourceState for each producer rank, ArtifactState for each number. Failure:
 // sticky, in failure_.
 class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
@@ -40,11 +40,12 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
 
   StatusOr<ArtifactTree> receive(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait)
       EXCLUDES(mutex_);
-  StatusOr<BorrowedArtifact> borrow(SequenceNumber sequence, const WaitOptions& wait) EXCLUDES(mutex_);
+  StatusOr<HeldArtifact> take(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait) EXCLUDES(mutex_);
+  StatusOr<HeldArtifact> borrow(SequenceNumber sequence, const WaitOptions& wait) EXCLUDES(mutex_);
   Status discard(SequenceNumber sequence, std::string_view reason, std::function<void(const Status&)> done)
       EXCLUDES(mutex_);
   Status discardAndWait(SequenceNumber sequence, std::string_view reason, const WaitOptions& wait) EXCLUDES(mutex_);
-  void noteProgress() EXCLUDES(mutex_);
+  void noteProgress();
   ConsumerStats stats() const EXCLUDES(mutex_);
   void close() EXCLUDES(mutex_);
   Status join(Clock::TimePoint deadline) EXCLUDES(mutex_);
@@ -52,13 +53,13 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   void detach() EXCLUDES(mutex_);
 
  private:
-  class BorrowHold;
+  class ArtifactHold;
 
   // A pool that a producer rank announced.
   struct Mapped {
     TensorDesc desc;
     PoolLayout layout;
-    std::shared_ptr<ImportedPool> pool;  // null while `status` says why; owners: this, and borrowed artifacts
+    std::shared_ptr<ImportedPool> pool;  // null while `status` says why; owners: this, and held artifacts
     Status status;
     bool requested = false;  // it was asked for again, and has not come yet
   };
@@ -85,7 +86,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
     std::function<void(const Status&)> done;             // of discard()
   };
 
-  // What receive() and borrow() work on once everything arrived.
+  // What receive(), take() and borrow() work on once everything arrived.
   struct Claim {
     std::vector<std::shared_ptr<const Record>> records;  // by rank
     // The pool of every leaf that is read, by rank and leaf.
@@ -98,14 +99,35 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
     bool canBeLent() const;
   };
 
+  // An artifact out of its slots, whose reads are complete in stream order and not acknowledged.
+  struct Copied {
+    ArtifactTree tree;
+    Claim claim;
+  };
+
   // ---- consumer_core.cc: the calls ----------------------------------------------------------------------------
-  StatusOr<Claim> await(SequenceNumber sequence, ArtifactState next, const WaitOptions& wait) EXCLUDES(mutex_);
-  Status waitArrived(SequenceNumber sequence, const WaitOptions& wait) REQUIRES(mutex_);
-  Status waitOnce(SequenceNumber sequence, const WaitOptions& wait, std::vector<ProgressWatch>& watches)
+  // `allocator`: of a call that will copy, else null.
+  StatusOr<Claim> await(SequenceNumber sequence, ArtifactState next, Allocator* allocator, const WaitOptions& wait)
+      EXCLUDES(mutex_);
+  Status waitArrived(SequenceNumber sequence, Allocator* allocator, const WaitOptions& wait) REQUIRES(mutex_);
+  bool hasArrived(SequenceNumber sequence) const REQUIRES(mutex_);
+  // `reads`: the sockets are this call's to read.
+  Status waitOnce(SequenceNumber sequence, const WaitOptions& wait, std::vector<ProgressWatch>& watches, bool reads)
       REQUIRES(mutex_);
-  void pollSources(Clock::Duration longest) REQUIRES(mutex_);
+  // Goes the way of the next record with the last one, for the sake of caches alone: a thread that has slept takes
+  // several times as long for the first round.
+  void rehearse(Allocator& allocator) REQUIRES(mutex_);
+  void rememberRecords(const Claim& claim) REQUIRES(mutex_);
+  void letOthersRun() REQUIRES(mutex_);
+  void sleepUntilReadable(Clock::Duration longest) REQUIRES(mutex_);
+  // True if anything came.
+  bool readSources() REQUIRES(mutex_);
+  // While muted the loop does not read.
+  void setMuted(bool muted) REQUIRES(mutex_);
+  StatusOr<Copied> copy(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait) EXCLUDES(mutex_);
   static Status completeReads(const Claim& claim);
-  Status finish(SequenceNumber sequence, const Claim& claim) EXCLUDES(mutex_);
+  // Acknowledges, if the reads are complete, or will be in stream order.
+  Status finish(SequenceNumber sequence, const Claim& claim, const Status& completed) EXCLUDES(mutex_);
   void giveUp(SequenceNumber sequence, std::string_view reason) EXCLUDES(mutex_);
   Status rememberDiscard(SequenceNumber sequence, std::string_view reason, std::function<void(const Status&)> done)
       REQUIRES(mutex_);
@@ -163,6 +185,8 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   const UniqueFd wake_;    // an eventfd that ends the poll of the thread that reads
   bool detached_ = false;  // loop's thread only
 
+  std::vector<ControlBlock> controls_;  // of sources_; constant once connect() returned: their words are atomic
+
   mutable Mutex mutex_;
   CondVar changed_;
   StateMachine<kEndpointTransitions, EndpointState> state_ GUARDED_BY(mutex_){EndpointState::kOpen};
@@ -173,8 +197,13 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   SequenceSet ended_ GUARDED_BY(mutex_);
   uint32_t readers_ GUARDED_BY(mutex_) = 0;  // artifacts being copied or borrowed: pools stay mapped for them
   DrainLook drain_look_ GUARDED_BY(mutex_);
+  // What arrived last and had no one-shot buffer, by publishing rank, and the frame of one of them; for rehearse().
+  std::vector<std::shared_ptr<const Record>> last_records_ GUARDED_BY(mutex_);
+  std::string last_frame_ GUARDED_BY(mutex_);
   Clock::TimePoint look_until_ GUARDED_BY(mutex_){};  // until then a publication is about to arrive
-  bool polling_ GUARDED_BY(mutex_) = false;           // a thread waits on the sockets
+  bool coming_ GUARDED_BY(mutex_) = false;            // and nobody has rehearsed for it
+  bool reading_ GUARDED_BY(mutex_) = false;           // a waiting call reads the sockets; the loop does not
+  bool asleep_ GUARDED_BY(mutex_) = false;            // in poll()
   ConsumerStats stats_ GUARDED_BY(mutex_);
 };
 

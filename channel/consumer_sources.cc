@@ -66,6 +66,8 @@ Status ConsumerCore::connect(const std::vector<std::string>& addresses) {
   {
     MutexLock lock(mutex_);
     sources_ = std::move(sources);
+    for (const Source& source : sources_)
+      controls_.push_back(*source.control);
   }
   Status opened;
   context_.loop->runAndWait([&] {
@@ -208,6 +210,7 @@ Status ConsumerCore::onMessage(size_t rank, const v1::Message& message, Frame& f
     case v1::Message::kComing:
       ++stats_.announced;
       look_until_ = context_.clock->now() + kComingLook;
+      coming_ = true;
       return absl::OkStatus();
     case v1::Message::kPoolAnnounce:
       return onPool(rank, message.pool_announce(), frame);
@@ -261,8 +264,13 @@ Status ConsumerCore::onPublication(size_t rank, const v1::Publication& message, 
   if (artifact == nullptr || (artifact->ended_by >> rank & 1) != 0) {
     return brokenRule("number " + std::to_string(record.sequence.value) + " was published after it ended");
   }
-  if (message.has_ticket()) LATENTD_RETURN_IF_ERROR(importOneShot(record, message.ticket(), frame));
+  if (message.has_ticket()) {
+    LATENTD_RETURN_IF_ERROR(importOneShot(record, message.ticket(), frame));
+  } else {
+    last_frame_ = frame.bytes;
+  }
   artifact->ended_by |= uint64_t{1} << rank;
+  coming_ = false;
   const SequenceNumber sequence = record.sequence;
   artifact->records[rank] = std::make_shared<const Record>(std::move(record));
   if (artifact->state.is(ArtifactState::kDiscarding)) {

@@ -10,6 +10,7 @@
 #include "channel/limits.h"
 #include "runtime/base/check.h"
 #include "runtime/base/mutex.h"
+#include "runtime/cuda/cuda_status.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/cuda/stream_drain.h"
 
@@ -82,19 +83,49 @@ class CudaExportedPool final : public ExportedPool {
 };
 
 // ---- consumer -----------------------------------------------------------------------------------------------
+
+// A copy of a few bytes that stands for a read: what the driver does for it is what it does for a large one.
+// Owner: an imported pool. Thread: the reader's.
+class RehearsedCopy {
+ public:
+  static StatusOr<RehearsedCopy> make(cuda::DeviceIndex device) {
+    LATENTD_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer, cuda::DeviceBuffer::allocate(device, 2 * kBytes));
+    LATENTD_ASSIGN_OR_RETURN(Event copied, Event::create(device));
+    return RehearsedCopy(std::move(buffer), std::move(copied));
+  }
+  StatusOr<bool> complete() const { return copied_.complete(); }
+  Status submit(cuda::StreamView stream) {
+    LATENTD_RETURN_IF_ERROR(copied_.makeWait(stream));
+    const cuda::DeviceGuard guard(stream.device());
+    auto* const bytes = static_cast<std::byte*>(buffer_.data());
+    LATENTD_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(bytes, bytes + kBytes, kBytes, cudaMemcpyDefault, stream.get()),
+                                 "rehearsing a copy");
+    return copied_.record(stream);
+  }
+
+ private:
+  static constexpr uint64_t kBytes = 256;
+  RehearsedCopy(cuda::DeviceBuffer buffer, Event copied) : buffer_(std::move(buffer)), copied_(std::move(copied)) {}
+
+  cuda::DeviceBuffer buffer_;
+  Event copied_;
+};
+
 class CudaImportedPool final : public ImportedPool {
  public:
   CudaImportedPool(const PoolLayout& layout, const CudaOptions& options, cuda::ImportedMemory memory,
-                   std::vector<Event> ready, std::vector<Event> completed, std::string attachment)
+                   std::vector<Event> ready, std::vector<Event> completed, std::optional<RehearsedCopy> rehearsed,
+                   std::string attachment)
       : layout_(layout),
         options_(options),
         memory_(std::move(memory)),
         ready_(std::move(ready)),
         completed_(std::move(completed)),
+        rehearsed_(std::move(rehearsed)),
         attachment_(std::move(attachment)) {}
 
   ~CudaImportedPool() override {
-    const StatusOr<bool> read = allComplete(completed_);
+    const StatusOr<bool> read = isIdle();
     if (!read.ok() || !*read) cuda::drain(options_.stream, options_.device_timeout).IgnoreError();
   }
 
@@ -106,6 +137,10 @@ class CudaImportedPool final : public ImportedPool {
   }
 
   bool lends() const override { return true; }
+
+  void rehearse() override {
+    if (rehearsed_ && rehearsed_->complete().value_or(false)) rehearsed_->submit(options_.stream).IgnoreError();
+  }
 
   StatusOr<void*> borrow(SlotIndex slot, uint64_t offset) override {
     LATENTD_RETURN_IF_ERROR(waitReady(slot));
@@ -119,19 +154,24 @@ class CudaImportedPool final : public ImportedPool {
   }
 
   StatusOr<bool> tryUnmap() override {
-    LATENTD_ASSIGN_OR_RETURN(const bool read, allComplete(completed_));
-    if (!read) return false;
+    LATENTD_ASSIGN_OR_RETURN(const bool idle, isIdle());
+    if (!idle) return false;
     memory_.reset();
     ready_.clear();
     return true;
   }
 
  private:
-  // The record was submitted before the publication that names this slot was sent.
+  // The record was submitted before the publication that names this slot was sent. A consumer is as a rule there before
+  // the producer's device is done, so whether it is is not asked first: that would be one call more in every hand-off.
   Status waitReady(SlotIndex slot) const {
     LATENTD_CHECK(memory_.has_value(), "a read after the pool was unmapped [C13]");
-    LATENTD_ASSIGN_OR_RETURN(const bool complete, ready_[slot.value].complete());
-    return complete ? absl::OkStatus() : ready_[slot.value].makeWait(options_.stream);
+    return ready_[slot.value].makeWait(options_.stream);
+  }
+
+  StatusOr<bool> isIdle() const {
+    LATENTD_ASSIGN_OR_RETURN(const bool read, allComplete(completed_));
+    return read && rehearsed_ ? rehearsed_->complete() : StatusOr<bool>(read);
   }
 
   std::byte* at(SlotIndex slot, uint64_t offset) const {
@@ -145,6 +185,7 @@ class CudaImportedPool final : public ImportedPool {
   std::optional<cuda::ImportedMemory> memory_;
   std::vector<Event> ready_;      // by slot; imported
   std::vector<Event> completed_;  // by slot
+  std::optional<RehearsedCopy> rehearsed_;
   const std::string attachment_;
 };
 
@@ -174,8 +215,15 @@ StatusOr<std::shared_ptr<ImportedPool>> importCudaPool(const std::string& handle
                            cuda::ImportedMemory::open(device, rawAt<cuda::MemoryHandle>(handle, 0)));
   LATENTD_ASSIGN_OR_RETURN(std::vector<Event> completed, createEvents(device, layout.slots));
   LATENTD_ASSIGN_OR_RETURN(std::string attachment, exportEvents(completed));
-  return std::shared_ptr<ImportedPool>(std::make_shared<CudaImportedPool>(
-      layout, options, std::move(memory), std::move(ready), std::move(completed), std::move(attachment)));
+  // On a device that both sides use a copy would be a turn of this context, just when the producer's is to have one.
+  const bool shared = layout.device.index == static_cast<uint32_t>(device.value);
+  std::optional<RehearsedCopy> rehearsed;
+  if (!shared && !layout.one_shot) {
+    LATENTD_ASSIGN_OR_RETURN(rehearsed, RehearsedCopy::make(device));
+  }
+  return std::shared_ptr<ImportedPool>(std::make_shared<CudaImportedPool>(layout, options, std::move(memory),
+                                                                          std::move(ready), std::move(completed),
+                                                                          std::move(rehearsed), std::move(attachment)));
 }
 
 }  // namespace latentd::channel

@@ -12,8 +12,8 @@ enum class HandoffPhase {
   kSlotWait,     // publish(): every slot was unacknowledged
   kStaging,      // publish(): one tensor into its slot
   kPublish,      // publish() as a whole
-  kInputWait,    // receive(), borrow(): until the artifact was there
-  kCopy,         // receive(): out of the slots
+  kInputWait,    // receive(), take(), borrow(): until the artifact was there
+  kCopy,         // receive(), take(): out of the slots
   kAcknowledge,  // receive(): giving the slots back
 };
 

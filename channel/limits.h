@@ -38,14 +38,17 @@ inline constexpr size_t kPendingArtifactsMax = 1024;
 // Numbers that ended ahead of an open lower one.
 inline constexpr size_t kEndedAheadMax = 4096;
 // Frames that wait for a peer's socket. Sum of: announcements (kProfilesMax), publications in flight
-// (kProfilesMax * kSlotsMax + kTickets, each with its Coming), and aborts and doorbells (kPendingArtifactsMax each):
-// 4,192.
+// (kProfilesMax * kSlotsMax + kTickets, each with two Comings), and aborts (kPendingArtifactsMax, each with a Coming of
+// what was aborted instead) and doorbells (kPendingArtifactsMax): 6,256.
 inline constexpr size_t kOutboxFramesMax = 8192;
-static_assert(kProfilesMax + 2 * (kProfilesMax * kSlotsMax + kTickets) + 2 * kPendingArtifactsMax <= kOutboxFramesMax);
+static_assert(kProfilesMax + 3 * (kProfilesMax * kSlotsMax + kTickets) + 3 * kPendingArtifactsMax <= kOutboxFramesMax);
 
-// For this long after Coming a waiting consumer looks without sleeping: a wake-up takes as long as it takes a producer
-// to submit its copies and to send the record, 50 to 100 us. Longer would be a burden where cores are few.
-inline constexpr std::chrono::microseconds kComingLook{200};
+// For this long after Coming a waiting consumer looks without sleeping: a wake-up takes 50 to 100 us, so it is to
+// happen while the producer makes an artifact of what it computed, submits its copies and sends the record. Longer
+// would be a burden where cores are few.
+inline constexpr std::chrono::microseconds kComingLook{500};
+// A Coming that is older than this is said again: its look would be over before the record is there.
+inline constexpr std::chrono::microseconds kComingFresh{300};
 
 // A device that still works for an endpoint that ends is looked at again after this: about a small copy.
 inline constexpr std::chrono::milliseconds kDrainLook{1};

@@ -21,6 +21,7 @@ class ProducerEndpoint final : public Producer {
     return core_->publish(sequence, tree, wait);
   }
   Status abort(SequenceNumber sequence, const Status& reason) override { return core_->abort(sequence, reason); }
+  void announce() override { core_->announce(); }
   void noteProgress() override { core_->noteProgress(); }
   bool bound() const override { return core_->bound(); }
   ProducerStats stats() const override { return core_->stats(); }

@@ -175,7 +175,7 @@ Status ProducerCore::stageLeaf(Draft& draft, uint32_t index, const WaitOptions& 
     copied_by = staging_.profile(*row).slots.copiedBy(slot);
   }
   LATENTD_FAULT_POINT(context_.faults, "channel.producer.filling");
-  if (draft.taken.size() == 1) announceComing();
+  if (draft.taken.size() == 1) sayComing();
   const HandoffTimer filling(wait, *context_.clock, HandoffPhase::kStaging, draft.sequence);
   LATENTD_RETURN_IF_ERROR(pool->fill(slot, 0, leaf, copied_by));
   filling.end(desc.bytes());
@@ -329,6 +329,7 @@ Status ProducerCore::commit(Draft& draft) {
   ledger_.add(std::move(entry));
   ended_.insert(draft.sequence);
   last_published_ = draft.sequence;
+  announced_.reset();
   ++stats_.published;
   stats_.bytes_staged += draft.bytes;
   stats_.slot_wait += draft.slot_wait;
@@ -370,6 +371,7 @@ Status ProducerCore::abort(SequenceNumber sequence, const Status& reason) {
   MutexLock lock(mutex_);
   LATENTD_RETURN_IF_ERROR(checkOpenNumber(sequence));
   ended_.insert(sequence);
+  announced_.reset();
   ++stats_.aborted;
   control_->noteProducerProgress();
   for (Peer& peer : peers_)

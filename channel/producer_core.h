@@ -37,6 +37,7 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
 
   Status publish(SequenceNumber sequence, const ArtifactTree& tree, const WaitOptions& wait) EXCLUDES(mutex_);
   Status abort(SequenceNumber sequence, const Status& reason) EXCLUDES(mutex_);
+  void announce() EXCLUDES(mutex_);
   void noteProgress() EXCLUDES(mutex_);
   bool bound() const EXCLUDES(mutex_);
   ProducerStats stats() const EXCLUDES(mutex_);
@@ -94,7 +95,8 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   Status onMessage(Rank rank, const v1::Message& message) REQUIRES(mutex_);
   Status onDoorbell(Rank rank, const v1::Doorbell& doorbell) REQUIRES(mutex_);
   Status announce(RowIndex row, Peer& peer) REQUIRES(mutex_);
-  void announceComing() EXCLUDES(mutex_);
+  // Unless announce() has said so a moment ago.
+  void sayComing() EXCLUDES(mutex_);
   void sendTo(Peer& peer, OutFrame frame) REQUIRES(mutex_);
   // flushPeers() must follow.
   void enqueueFor(Peer& peer, OutFrame frame) REQUIRES(mutex_);
@@ -139,6 +141,7 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   std::optional<SequenceNumber> publishing_ GUARDED_BY(mutex_);
   std::optional<SequenceNumber> last_published_ GUARDED_BY(mutex_);
   bool bound_ GUARDED_BY(mutex_) = false;
+  std::optional<Clock::TimePoint> announced_ GUARDED_BY(mutex_);  // since the last publication
   DrainLook drain_look_ GUARDED_BY(mutex_);
   ProducerStats stats_ GUARDED_BY(mutex_);
 };

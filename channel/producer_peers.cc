@@ -182,15 +182,26 @@ void ProducerCore::enqueueFor(Peer& peer, OutFrame frame) {
   if (!queued.ok()) failLocked(queued);
 }
 
-void ProducerCore::announceComing() {
-  if (!context_.backend->asynchronous()) return;
+void ProducerCore::announce() {
+  if (!publishes_ || !context_.backend->asynchronous()) return;
   {
     MutexLock lock(mutex_);
+    // Once for each publication: what is queued for a peer stays bounded.
+    if (announced_ || !failure_.ok()) return;
+    announced_ = context_.clock->now();
     for (Peer& peer : peers_) {
       if (peer.state.is(PeerState::kBound)) enqueueFor(peer, coming_);
     }
   }
   flushPeers();
+}
+
+void ProducerCore::sayComing() {
+  {
+    MutexLock lock(mutex_);
+    if (announced_ && context_.clock->now() - *announced_ > kComingFresh) announced_.reset();
+  }
+  announce();
 }
 
 Status ProducerCore::announce(RowIndex row, Peer& peer) {

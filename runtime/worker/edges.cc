@@ -145,7 +145,9 @@ StatusOr<std::shared_ptr<Consumer>> Edges::consumer(uint32_t channel_id) {
 }
 
 void Edges::noteProgress() {
-  for (const auto& [id, end] : snapshot()) {
+  // Stores to shared memory: no copy of the table, which a hand-off would wait for.
+  MutexLock lock(mutex_);
+  for (const auto& [id, end] : ends_) {
     if (end.producer != nullptr) end.producer->noteProgress();
     if (end.consumer != nullptr) end.consumer->noteProgress();
   }

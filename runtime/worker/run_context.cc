@@ -33,6 +33,7 @@ Status StepContext::beginStep(uint32_t step, uint32_t steps) {
   if (steps > StepGate::kStepMax || step >= steps) {
     return absl::InternalError("the stage began step " + std::to_string(step) + " of " + std::to_string(steps));
   }
+  if (step > 0) command_.on_submitted();
   step_ = step;
   entered_ = false;
   LATENTD_ASSIGN_OR_RETURN(const StepGate::Decision decision, decide(step));
@@ -50,6 +51,8 @@ Status StepContext::beginStep(uint32_t step, uint32_t steps) {
 void StepContext::finishStep(uint32_t step, uint32_t steps) {
   const Clock::TimePoint now = std::chrono::steady_clock::now();
   const std::chrono::duration<double> taken = timer_.finish(step, now);
+  if (step + 1 == steps) command_.on_last_step();
+  command_.on_submitted();
   if (command_.spans != nullptr) {
     command_.spans->addStep(step, now - std::chrono::duration_cast<Clock::Duration>(taken), now);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -27,6 +28,11 @@ class StepContext final : public stages::RunContext {
     Clock::Duration stall_timeout{};  // also how long a rank waits for the lead's decision
     std::stop_token cancel;
     SpanRecord* spans = nullptr;  // for its steps
+    // The stage has submitted a step: no device waits for this thread. Before a step that is not the first, and after
+    // each.
+    std::function<void()> on_submitted = [] {};
+    // The last step is complete: outputs are about to follow.
+    std::function<void()> on_last_step = [] {};
   };
 
   // `ring` is null on ranks that have none; a method that emits frames writes to `without_ring` there.

@@ -37,6 +37,7 @@ StageExecutor::StageExecutor(const Environment& environment, StepGate gate, Star
                    .gate = &gate_,
                    .stall = &stall_,
                    .alone = environment.ranks == 1,
+                   .on_device = environment.device->device().type == channel::DeviceType::kCuda,
                    .trace_spans_max = environment.trace_spans_max},
       device_(*environment.device),
       start_up_(std::move(start_up)),

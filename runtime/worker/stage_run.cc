@@ -115,6 +115,7 @@ GuardedResult StageRun::execute() {
     return run(method);
   });
   environment_.stall->rest();
+  held_.reset();
   if (result.status.ok()) {
     reportDone();
     return result;
@@ -180,7 +181,8 @@ Status StageRun::attachFrames(const MethodSpec& method) {
   }
   context_ = std::make_unique<StepContext>(
       StepContext::Command{message_.job_id(), command_.run, std::chrono::milliseconds(message_.stall_timeout_ms()),
-                           command_.cancel.get_token(), &spans_},
+                           command_.cancel.get_token(), &spans_, [this] { acknowledgeInputs(); },
+                           [this] { announceOutputs(); }},
       *environment_.gate, *environment_.channels, *environment_.events, *environment_.stall, ring_.get(),
       method.emits_frames ? &dropped_ : nullptr);
   return absl::OkStatus();
@@ -193,7 +195,7 @@ Status StageRun::explainCancelled(const Status& status, bool still_open, const s
 
 // ---- inputs -------------------------------------------------------------------------------------------------
 
-StatusOr<channel::ArtifactTree> StageRun::receive(const ArtifactRef& ref) {
+StatusOr<channel::HeldArtifact> StageRun::take(const ArtifactRef& ref) {
   const auto open = environment_.channels->consumer(ref.channel_id());
   if (!open.ok()) return retiredEdge("input");
   const std::shared_ptr<channel::Consumer> consumer = *open;
@@ -201,36 +203,54 @@ StatusOr<channel::ArtifactTree> StageRun::receive(const ArtifactRef& ref) {
   channel::WaitOptions wait;
   wait.cancel = command_.cancel.get_token();
   wait.observer = spans_.enabled() ? &spans : nullptr;
-  auto received = consumer->receive(SequenceNumber(ref.sequence()), allocator_, wait);
-  if (received.ok() || received.status().code() != absl::StatusCode::kCancelled) return received;
+  auto taken = consumer->take(SequenceNumber(ref.sequence()), allocator_, wait);
+  if (taken.ok() || taken.status().code() != absl::StatusCode::kCancelled) return taken;
   if (!wait.cancel.stop_requested()) {
     const bool still_open = environment_.channels->consumer(ref.channel_id()).ok();
-    return explainCancelled(received.status(), still_open, "input");
+    return explainCancelled(taken.status(), still_open, "input");
   }
   // The lead decides alone. Another rank that was told to cancel asks whether the lead began the run before it was
   // told: then this rank is needed until the lead stops it at a step.
   StepGate& gate = *environment_.gate;
   if (gate.isLead()) {
     gate.stop(command_.run, 0);
-    return received.status();
+    return taken.status();
   }
   const Clock::TimePoint deadline =
       std::chrono::steady_clock::now() + std::chrono::milliseconds(message_.stall_timeout_ms());
   LATENTD_ASSIGN_OR_RETURN(const auto decision, gate.waitDecision(command_.run, 0, deadline));
-  if (decision == StepGate::Decision::kStop) return received.status();
-  return consumer->receive(SequenceNumber(ref.sequence()), allocator_);
+  if (decision == StepGate::Decision::kStop) return taken.status();
+  return consumer->take(SequenceNumber(ref.sequence()), allocator_);
+}
+
+void StageRun::acknowledgeHeld() {
+  if (!held_) return;
+  const ArtifactRef& ref = message_.inputs(inputs_ended_ - 1);
+  const Clock::TimePoint start = std::chrono::steady_clock::now();
+  held_.reset();
+  spans_.addHandoff(ref, {channel::HandoffPhase::kAcknowledge, SequenceNumber(ref.sequence()), start,
+                          std::chrono::steady_clock::now()});
+}
+
+void StageRun::acknowledgeInputs() {
+  if (consumed_told_ || message_.inputs_size() == 0) return;
+  acknowledgeHeld();
+  consumed_told_ = true;
+  WorkerEvent consumed;
+  consumed.mutable_inputs_consumed()->set_job_id(message_.job_id());
+  *consumed.mutable_inputs_consumed()->mutable_refs() = message_.inputs();
+  environment_.events->post(std::move(consumed));
 }
 
 StatusOr<TensorTree> StageRun::resolveInputs() {
   const Clock::TimePoint start = std::chrono::steady_clock::now();
   TensorTree::Dict merged;
-  WorkerEvent consumed;
-  consumed.mutable_inputs_consumed()->set_job_id(message_.job_id());
-  for (; inputs_ended_ < message_.inputs_size(); ++inputs_ended_) {
-    const ArtifactRef& ref = message_.inputs(inputs_ended_);
-    LATENTD_ASSIGN_OR_RETURN(const channel::ArtifactTree artifact, receive(ref));
-    *consumed.mutable_inputs_consumed()->add_refs() = ref;
-    LATENTD_ASSIGN_OR_RETURN(TensorTree tree, fromArtifact(artifact));
+  while (inputs_ended_ < message_.inputs_size()) {
+    // No slot of one producer is held while another one is waited for.
+    acknowledgeHeld();
+    LATENTD_ASSIGN_OR_RETURN(held_, take(message_.inputs(inputs_ended_)));
+    ++inputs_ended_;
+    LATENTD_ASSIGN_OR_RETURN(TensorTree tree, fromArtifact(held_->tree()));
     auto* dict = tree.getIf<TensorTree::Dict>();
     if (dict == nullptr) return absl::InvalidArgumentError("an input artifact is no dictionary");
     for (auto& entry : dict->entries) {
@@ -243,10 +263,8 @@ StatusOr<TensorTree> StageRun::resolveInputs() {
     }
   }
   done_.mutable_timings()->set_input_wait_seconds(secondsSince(start));
-  if (message_.inputs_size() > 0) {
-    spans_.add(v1::SPAN_KIND_INPUTS, start, std::chrono::steady_clock::now());
-    environment_.events->post(std::move(consumed));
-  }
+  if (message_.inputs_size() > 0) spans_.add(v1::SPAN_KIND_INPUTS, start, std::chrono::steady_clock::now());
+  if (!environment_.on_device) acknowledgeInputs();
   return TensorTree(std::move(merged));
 }
 
@@ -269,6 +287,7 @@ StatusOr<TensorTree> StageRun::compute(const MethodSpec& method, TensorTree inpu
   }
   in_method_ = true;
   auto outputs = stage_.run(method.name, fromProto(message_.parameters()), inputs, *context_);
+  acknowledgeInputs();
   in_method_ = !outputs.ok();
   environment_.stall->rest();
   done_.mutable_timings()->set_compute_seconds(secondsSince(start));
@@ -303,6 +322,13 @@ Status StageRun::checkOutputs(const MethodSpec& method, const TensorTree& output
 }
 
 // ---- outputs ------------------------------------------------------------------------------------------------
+
+void StageRun::announceOutputs() {
+  for (const ArtifactRef& ref : message_.outputs()) {
+    const auto producer = environment_.channels->producer(ref.channel_id());
+    if (producer.ok()) (*producer)->announce();
+  }
+}
 
 Status StageRun::publishOne(const ArtifactRef& ref, const channel::ArtifactTree& artifact) {
   const auto open = environment_.channels->producer(ref.channel_id());

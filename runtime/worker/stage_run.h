@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -30,6 +31,7 @@ struct RunEnvironment {
   StepGate* gate = nullptr;
   StallClock* stall = nullptr;
   bool alone = true;             // the group has one rank
+  bool on_device = false;        // steps are submitted, not made: inputs are acknowledged once the first one is
   mesh::Mesh* mesh = nullptr;    // null: none
   uint32_t trace_spans_max = 0;  // see SpanRecord
 };
@@ -66,7 +68,11 @@ class StageRun {
   Status run(const stages::MethodSpec& method);
   StatusOr<stages::MethodSpec> findMethod() const;
   Status attachFrames(const stages::MethodSpec& method);
-  StatusOr<channel::ArtifactTree> receive(const internal::v1::ArtifactRef& ref);
+  StatusOr<channel::HeldArtifact> take(const internal::v1::ArtifactRef& ref);
+  void acknowledgeHeld();
+  // The last input too, and the supervisor hears of all of them.
+  void acknowledgeInputs();
+  void announceOutputs();
   Status explainCancelled(const Status& status, bool still_open, const std::string& what) const;
   StatusOr<stages::TensorTree> resolveInputs();
   StatusOr<stages::TensorTree> compute(const stages::MethodSpec& method, stages::TensorTree inputs);
@@ -83,8 +89,12 @@ class StageRun {
   std::unique_ptr<RingFrameSink> ring_;
   DroppedFrames dropped_;
   std::unique_ptr<StepContext> context_;
+  // The last input, acknowledged late where a device waits for the first step: the earlier ones are by the time that
+  // another one is waited for.
+  std::optional<channel::HeldArtifact> held_;
   int inputs_ended_ = 0;   // of message_.inputs(), in order
   int outputs_ended_ = 0;  // of message_.outputs(), in order
+  bool consumed_told_ = false;
   bool in_method_ = false;
   uint64_t operations_before_ = 0;  // of the mesh, before the method
   internal::v1::StageDone done_;

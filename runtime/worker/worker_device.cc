@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,14 @@ class TorchAllocator final : public channel::Allocator {
                                          channel::Device device) override {
     const auto index = static_cast<c10::DeviceIndex>(device.index);
     return toView(at::empty(shape, at::TensorOptions().dtype(toScalarType(dtype)).device(at::kCUDA, index)));
+  }
+  void rehearse(DType dtype, const std::vector<int64_t>& shape, channel::Device device) noexcept override {
+    try {
+      const auto view = allocate(dtype, shape, device);
+      if (view.ok()) toTensor(*view).IgnoreError();
+    } catch (const std::exception&) {
+      // Want of memory, say: allocate() meets it, if it is still there.
+    }
   }
 };
 

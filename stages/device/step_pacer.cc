@@ -10,8 +10,9 @@ namespace latentd::stages {
 
 namespace {
 
-// An interrupt takes about this long to wake a sleeping host: the end of a short step is seen sooner by looking.
-constexpr std::chrono::microseconds kLook{100};
+// An interrupt takes 50 to 100 us to wake a sleeping host: the end of a step that is as short as a hand-off's copy is
+// seen sooner by looking. Of longer steps it is little of a core.
+constexpr std::chrono::microseconds kLook{1000};
 
 }  // namespace
 

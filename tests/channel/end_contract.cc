@@ -172,7 +172,7 @@ void borrowedArtifactsHoldUpTheEnd(const ContractBackend& backend) {
 }
 
 void borrowedArtifactsMayOutliveTheirConsumer(const ContractBackend& backend) {
-  std::optional<BorrowedArtifact> kept;
+  std::optional<HeldArtifact> kept;
   Rig rig(backend);
   REQUIRE(rig.publish(0, leaf(floats({4}, 9))).ok());
   auto borrowed = rig.consumer().borrow(SequenceNumber(0), within(milliseconds(20'000)));

@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <future>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "channel/limits.h"
 #include "tests/channel/channel_contract.h"
 #include "tests/channel/tensors.h"
 #include "tests/support/catch.h"
@@ -190,11 +193,101 @@ void readsInPlace(const ContractBackend& backend) {
   CHECK(elementsOf<float>(tensorAt(borrowed->tree(), "x")) == elementsOf<float>(floats({8, 8})));
   CHECK(elementsOf<int64_t>(tensorAt(borrowed->tree(), "y")) == std::vector<int64_t>{0, 1});
   CHECK(rig.producer().stats().slots_in_use == 2);
-  BorrowedArtifact moved = *std::move(borrowed);
+  HeldArtifact moved = *std::move(borrowed);
   moved.release();
   CHECK(eventually([&] { return rig.producer().stats().slots_in_use == 0; }));
   CHECK(rig.consumer().stats().bytes_read == 8 * 8 * 4 + 2 * 8);
   CHECK(rig.consumer().stats().borrowed == 1);
+}
+
+void acknowledgesWhatWasTakenOnRelease(const ContractBackend& backend) {
+  Rig rig(backend);
+  WaitOptions wait;
+  wait.deadline = soon();
+  REQUIRE(rig.publish(0, leaf(floats({8, 8}))).ok());
+  auto taken = rig.consumer().take(SequenceNumber(0), rig.cache(), wait);
+  REQUIRE(taken.status().ToString() == "OK");
+  const ArtifactTree tree = taken->tree();
+  CHECK(rig.producer().stats().slots_in_use == 1);
+  CHECK(rig.consumer().take(SequenceNumber(0), rig.cache(), wait).status().code() == absl::StatusCode::kAlreadyExists);
+  // Later numbers arrive meanwhile.
+  REQUIRE(rig.publish(1, leaf(floats({8, 8}, 50))).ok());
+  REQUIRE(rig.receive(1).ok());
+  HeldArtifact moved = *std::move(taken);
+  moved.release();
+  CHECK(eventually([&] { return rig.producer().stats().slots_in_use == 0; }));
+  CHECK(rig.producer().stats().copied_acks == 2);
+  CHECK(rig.consumer().stats().received == 2);
+  // The tensor is the taker's own: its slot is filled again.
+  REQUIRE(rig.publish(2, leaf(floats({8, 8}, 100))).ok());
+  REQUIRE(rig.publish(3, leaf(floats({8, 8}, 150))).ok());
+  CHECK(elementsOf<float>(*tree.getIf<TensorView>()) == elementsOf<float>(floats({8, 8})));
+}
+
+void announcesOncePerNumber(const ContractBackend& backend) {
+  Rig rig(backend);
+  const uint64_t each = backend.backend->asynchronous() ? 1 : 0;
+  rig.producer().announce();
+  rig.producer().announce();
+  CHECK(eventually([&] { return rig.consumer().stats().announced == each; }));
+  REQUIRE(rig.producer().abort(SequenceNumber(0), absl::InternalError("stage broke")).ok());
+  rig.producer().announce();
+  CHECK(eventually([&] { return rig.consumer().stats().announced == 2 * each; }));
+  // What was announced too long ago is said again, and a number that nobody announced is by publish().
+  std::this_thread::sleep_for(10 * kComingFresh);
+  REQUIRE(rig.publish(1, leaf(floats({8}))).ok());
+  CHECK(rig.receive(1).ok());
+  CHECK(rig.consumer().stats().announced == 3 * each);
+  REQUIRE(rig.publish(2, leaf(floats({8}))).ok());
+  CHECK(rig.receive(2).ok());
+  CHECK(rig.consumer().stats().announced == 4 * each);
+}
+
+// Remembers what was rehearsed.
+class RehearsingAllocator final : public Allocator {
+ public:
+  explicit RehearsingAllocator(Allocator& real) : real_(real) {}
+  StatusOr<TensorView> allocate(DType dtype, const std::vector<int64_t>& shape, Device device) override {
+    return real_.allocate(dtype, shape, device);
+  }
+  void rehearse(DType, const std::vector<int64_t>& shape, Device) noexcept override {
+    MutexLock lock(mutex_);
+    rehearsed_.push_back(shape);
+  }
+  std::vector<std::vector<int64_t>> rehearsed() const {
+    MutexLock lock(mutex_);
+    return rehearsed_;
+  }
+
+ private:
+  Allocator& real_;
+  mutable Mutex mutex_;
+  std::vector<std::vector<int64_t>> rehearsed_ GUARDED_BY(mutex_);
+};
+
+void rehearsesWhileItWaits(const ContractBackend& backend) {
+  Rig rig(backend);
+  RehearsingAllocator allocator(rig.cache());
+  WaitOptions wait;
+  wait.deadline = soon();
+  REQUIRE(rig.publish(0, leaf(floats({8, 8}))).ok());
+  REQUIRE(rig.consumer().receive(SequenceNumber(0), allocator, wait).ok());
+  CHECK(allocator.rehearsed().size() <= 1);  // it may have been there before its publication
+  const size_t before = allocator.rehearsed().size();
+  auto next =
+      std::async(std::launch::async, [&] { return rig.consumer().receive(SequenceNumber(1), allocator, wait); });
+  REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
+  rig.producer().announce();
+  if (backend.backend->asynchronous()) {
+    CHECK(eventually([&] { return allocator.rehearsed().size() == before + 1; }));
+    CHECK(allocator.rehearsed().back() == std::vector<int64_t>{8, 8});
+  }
+  // The rehearsal was for another shape, and has changed nothing.
+  REQUIRE(rig.publish(1, leaf(floats({3, 5}, 50))).ok());
+  const auto got = next.get();
+  REQUIRE(got.status().ToString() == "OK");
+  CHECK(elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(floats({3, 5}, 50)));
+  CHECK(rig.consumer().stats().bytes_read == (8 * 8 + 3 * 5) * 4);
 }
 
 void staysOrderedUnderLoad(const ContractBackend& backend) {
@@ -236,6 +329,9 @@ std::vector<ContractCase> transferContract() {
       {"sources may have any strides", gathersStridedSources},
       {"targets may have any strides", fillsStridedTargets},
       {"a borrowed artifact is read in its slots and acknowledged after use", readsInPlace, true},
+      {"a taken artifact is the taker's own, and acknowledged on release [C3]", acknowledgesWhatWasTakenOnRelease},
+      {"an announcement is a hint, sent once for each number [C10]", announcesOncePerNumber},
+      {"a consumer that waits rehearses for what is coming", rehearsesWhileItWaits},
       {"numbers arrive in order, each with its own content [C1][C2]", staysOrderedUnderLoad},
   };
 }

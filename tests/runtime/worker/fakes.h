@@ -82,6 +82,10 @@ class FakeProducer final : public channel::Producer {
     MutexLock lock(mutex_);
     return end(sequence.value, reason);
   }
+  void announce() override {
+    MutexLock lock(mutex_);
+    ++announced_;
+  }
   void noteProgress() override {}
   bool bound() const override { return true; }
   channel::ProducerStats stats() const override { return {}; }
@@ -98,6 +102,10 @@ class FakeProducer final : public channel::Producer {
     MutexLock lock(mutex_);
     return published_[sequence];
   }
+  int announced() {
+    MutexLock lock(mutex_);
+    return announced_;
+  }
 
  private:
   Status end(uint64_t sequence, const Status& status) REQUIRES(mutex_) {
@@ -108,6 +116,7 @@ class FakeProducer final : public channel::Producer {
   Mutex mutex_;
   std::map<uint64_t, Status> ended_ GUARDED_BY(mutex_);
   std::map<uint64_t, channel::ArtifactTree> published_ GUARDED_BY(mutex_);
+  int announced_ GUARDED_BY(mutex_) = 0;
 };
 
 class FakeConsumer final : public channel::Consumer {
@@ -124,7 +133,12 @@ class FakeConsumer final : public channel::Consumer {
     }
     return on_receive(sequence.value);
   }
-  StatusOr<channel::BorrowedArtifact> borrow(SequenceNumber, const channel::WaitOptions&) override {
+  StatusOr<channel::HeldArtifact> take(SequenceNumber sequence, channel::Allocator& allocator,
+                                       const channel::WaitOptions& wait) override {
+    LATENTD_ASSIGN_OR_RETURN(channel::ArtifactTree tree, receive(sequence, allocator, wait));
+    return channel::HeldArtifact(std::move(tree), std::make_unique<Hold>(*this));
+  }
+  StatusOr<channel::HeldArtifact> borrow(SequenceNumber, const channel::WaitOptions&) override {
     return absl::UnimplementedError("the executor copies");
   }
   Status discard(SequenceNumber sequence, std::string_view reason, std::function<void(const Status&)> done) override {
@@ -141,6 +155,11 @@ class FakeConsumer final : public channel::Consumer {
   void close() override {}
   Status join(Clock::TimePoint) override { return absl::OkStatus(); }
 
+  // Of those that were taken.
+  int acknowledged() {
+    MutexLock lock(mutex_);
+    return acknowledged_;
+  }
   // "received", the discard's reason, or "" if the number is still open.
   std::string ended(uint64_t sequence) {
     MutexLock lock(mutex_);
@@ -148,8 +167,21 @@ class FakeConsumer final : public channel::Consumer {
   }
 
  private:
+  class Hold final : public channel::HeldArtifact::Hold {
+   public:
+    explicit Hold(FakeConsumer& consumer) : consumer_(consumer) {}
+    ~Hold() override {
+      MutexLock lock(consumer_.mutex_);
+      ++consumer_.acknowledged_;
+    }
+
+   private:
+    FakeConsumer& consumer_;
+  };
+
   Mutex mutex_;
   std::map<uint64_t, std::string> ended_ GUARDED_BY(mutex_);
+  int acknowledged_ GUARDED_BY(mutex_) = 0;
 };
 
 class FakeTable final : public ChannelTable {

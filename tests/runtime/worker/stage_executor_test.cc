@@ -12,8 +12,10 @@
 #include <stdexcept>
 #include <utility>
 
+#include "channel/buffer_cache.h"
 #include "mesh/communication_error.h"
 #include "runtime/base/nanoseconds.h"
+#include "runtime/worker/stage_run.h"
 #include "runtime/worker/tensor_convert.h"
 #include "tests/runtime/worker/fakes.h"
 
@@ -127,6 +129,86 @@ TEST_CASE("executor: commands run in order and report what happened, in order", 
   CHECK(done.outputs(1).artifact().channel_id() == kOtherOut);
   const TensorTree received = fromArtifact(fixture.out->published(1)).value();
   CHECK(received.find("y")->getIf<at::Tensor>()->sum().item().toDouble() == 6.0);
+}
+
+TEST_CASE("executor: outputs are announced when the last step is complete", "[worker]") {
+  std::vector<int> announced;
+  Fixture* running = nullptr;
+  Fixture fixture([&](const TensorTree& inputs, RunContext& context) {
+    for (uint32_t step = 0; step < 3; ++step) {
+      REQUIRE(context.beginStep(step, 3).ok());
+      context.finishStep(step, 3);
+      announced.push_back(running->out->announced() + 10 * running->other_out->announced());
+    }
+    return echo(inputs, context);
+  });
+  running = &fixture;
+  fixture.executor->submit(fixture.command("a", 0));
+  CHECK(fixture.codeOf("a") == Code::kOk);
+  CHECK(announced == std::vector<int>{0, 0, 11});
+}
+
+// One command of a stage on `on_device`, without an executor: how many inputs were acknowledged after the method began,
+// before its second step and at its end, and the events' story.
+std::string acknowledgementsOf(bool on_device) {
+  FakeTable channels;
+  RecordingSink events;
+  DescriptorInbox descriptors;
+  StallClock stall;
+  StepGate gate = StepGate::attach(StepGate::createRegion().value(), Rank(0)).value();
+  const auto in = std::make_shared<FakeConsumer>();
+  in->on_receive = [](uint64_t sequence) {
+    return toArtifact(tensorDict(sequence == 0 ? "x" : "other", static_cast<double>(sequence)));
+  };
+  channels.consumers[kIn] = in;
+  std::string story;
+  const auto tell = [&] {
+    const auto all = events.all();
+    story += std::to_string(in->acknowledged());
+    for (const auto& event : all) {
+      if (event.has_inputs_consumed()) story += "C" + std::to_string(event.inputs_consumed().refs_size());
+    }
+    story += " ";
+  };
+  LambdaStage stage([&](const TensorTree& inputs, RunContext& context) -> StatusOr<TensorTree> {
+    for (uint32_t step = 0; step < 2; ++step) {
+      LATENTD_RETURN_IF_ERROR(context.beginStep(step, 2));
+      tell();
+    }
+    context.finishStep(0, 2);
+    context.finishStep(1, 2);
+    return dictOf("y", TensorTree(int64_t{inputs.find("other") != nullptr}));
+  });
+  StageCommand command;
+  command.message.set_job_id("a");
+  command.message.set_method("work");
+  command.message.set_stall_timeout_ms(60'000);
+  Fixture::addRef(*command.message.add_inputs(), kIn, 0);
+  Fixture::addRef(*command.message.add_inputs(), kIn, 1);
+  command.run = 1;
+  channel::BufferCache buffers(1 << 20);
+  RunEnvironment environment{.channels = &channels,
+                             .events = &events,
+                             .descriptors = &descriptors,
+                             .gate = &gate,
+                             .stall = &stall,
+                             .on_device = on_device};
+  StageRun run(command, stage, buffers, environment);
+  CHECK(run.execute().status.ToString() == "OK");
+  tell();
+  return story;
+}
+
+TEST_CASE("executor: the last input is acknowledged once a device has its first step", "[worker]") {
+  CHECK(acknowledgementsOf(false) == "2C2 2C2 2C2 ");
+  CHECK(acknowledgementsOf(true) == "1 2C2 2C2 ");
+}
+
+TEST_CASE("executor: an input is acknowledged whatever becomes of its command", "[worker]") {
+  Fixture fixture([](const TensorTree&, RunContext&) -> StatusOr<TensorTree> { return absl::DataLossError("broken"); });
+  fixture.executor->submit(fixture.command("a", 0));
+  CHECK(fixture.codeOf("a") == Code::kDataLoss);
+  CHECK(fixture.in->acknowledged() == 1);
 }
 
 // Start and end of each of the answer's spans that have this kind.
