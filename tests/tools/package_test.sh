@@ -21,6 +21,7 @@ expect "wan.denoiser" ./latentd --torch "$torch" --config configs/demo.yaml --ch
 expect "channel: the contract holds" sh -c './latentd-tests --torch "$1" --list-tests || true' sh "$torch"
 expect "All tests passed" ./latentd-tests --torch "$torch" "[config]~[.]"
 expect "Usage" ./latentctl --help
+expect "Usage" ./handoff_bare --torch "$torch" --help
 expect "random kills over CUDA IPC" sh -c './cuda_kill_test --torch "$1" --list-tests || true' sh "$torch"
 # With a python3 that has torch, and from anywhere.
 expect "passed: cpu to cpu: shm" sh -c 'cd / && "$1/.deps/venv/bin/python" "$2/tools/bench/multi_gpu" --devices cpu,cpu --tiny \
