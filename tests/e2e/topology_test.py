@@ -257,7 +257,9 @@ class SurroundingsTest(unittest.TestCase):
 
     def test_interrupted_while_the_topology_is_checked(self):
         for number in (signal.SIGINT, signal.SIGTERM):
-            program = self.script('#!/bin/sh\ntouch "$LATENTD_TEST/checking"\nexec sleep 1000\n')
+            # No shell: some unblock all signals.
+            program = self.script(f"#!{sys.executable}\nimport os, pathlib, time\n"
+                                  'pathlib.Path(os.environ["LATENTD_TEST"], "checking").touch()\ntime.sleep(1000)\n')
             daemon = Daemon(topologies.noop(), flags={"--worker-binary": program})
             daemon.launch()
             try:
