@@ -32,6 +32,8 @@ REFUSED = [
     (dict(fps=0.0), ["fps", "0"]),
     (dict(fps=math.nan), ["fps"]),
     (dict(fps=1e9), ["fps"]),
+    (dict(fps=0.001), ["fps", "0.001", "0.01"]),
+    (dict(fps=240.0, format=api.OUTPUT_FORMAT_GIF), ["fps", "240", "GIF", "100"]),
     (dict(flow_shift=0.0), ["flow_shift"]),
     (dict(flow_shift=math.nan), ["flow_shift"]),
     (dict(prompt=""), ["prompt"]),
