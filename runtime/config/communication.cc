@@ -27,7 +27,7 @@ Status settleCommunication(GroupSpec& group) {
     return absl::InvalidArgumentError("'nccl' needs a GPU for each rank, and " + *hindered + "; give gloo or auto");
   }
   if (group.communication != Communication::kAuto) {
-    group.communication_reason = "the topology says so";
+    group.communication_reason = kToldCommunication;
     return absl::OkStatus();
   }
   group.communication = hindered ? Communication::kGloo : Communication::kNccl;

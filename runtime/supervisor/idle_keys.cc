@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <string_view>
 
+#include "runtime/config/communication.h"
+#include "runtime/config/schema.h"
+#include "runtime/config/value.h"
+
 namespace latentd::supervisor {
 namespace {
 
@@ -26,10 +30,17 @@ class Notes {
     if (locations_.has(path))
       notes_.push_back(messageOf(locations_.refuse(path, fmt::format("has no effect {}", why))));
   }
+  // Unless the value is what it would be without the key.
+  void addUnlessDefault(const std::string& path, const config::Value& value, std::string_view why) {
+    const config::Key& key = *keys_.find(path);
+    const StatusOr<config::Value> absent = config::parseScalar(key.rule, key.default_text);
+    if (!absent.ok() || config::formatValue(key.rule, *absent) != config::formatValue(key.rule, value)) add(path, why);
+  }
   std::vector<std::string> take() { return std::move(notes_); }
 
  private:
   const config::Locations& locations_;
+  const config::KeyTable keys_;
   std::vector<std::string> notes_;
 };
 
@@ -60,7 +71,7 @@ std::string conditionText(std::string_view condition) {
 void noteOptions(const config::GroupSpec& group, const std::string& section, const Options& options, Notes& notes) {
   const auto is_met = [&](const std::string& condition) { return holds(group, options, condition); };
   for (const wire::StageOption& option : options) {
-    if (group.options.count(option.name()) == 0) continue;
+    if (!isGiven(group, options, option.name())) continue;
     const std::string path = config::joined(section, "options." + option.name());
     const auto& needs = option.matters_with();
     if (!needs.empty() && std::none_of(needs.begin(), needs.end(), is_met)) {
@@ -82,7 +93,7 @@ void noteGroups(const config::Topology& topology, const wire::PreflightResult& r
     const config::GroupSpec& group = topology.groups[stage->groups.front()];
     const std::string section = config::indexed("groups", stage->entry);
     const wire::GroupFindings& found = result.groups(static_cast<int>(stage->entry));
-    if (group.ranks() == 1) {
+    if (group.ranks() == 1 && group.communication_reason == config::kToldCommunication) {
       notes.add(section + ".communication", stage->groups.size() == 1
                                                 ? "on a group of one rank, which has nobody to talk to"
                                                 : "on replicas of one rank, which do not talk to each other");
@@ -109,12 +120,18 @@ void noteEdges(const config::Topology& topology, Notes& notes) {
 void noteDaemon(const config::Topology& topology, const JobLimits& merged, Notes& notes) {
   const bool shared = std::any_of(topology.groups.begin(), topology.groups.end(),
                                   [](const config::GroupSpec& group) { return group.ranks() > 1; });
-  if (!shared) notes.add("deadlines.collective", "where no group has several ranks");
-  if (topology.trace.spans_max == 0) notes.add("trace.bytes_max", "with trace.spans_max 0, which keeps no traces");
-  if (topology.limits.frames_max > merged.frames_max)
-    notes.add("limits.frames_max", fmt::format("above what the model takes, {}", merged.frames_max));
-  if (topology.limits.prompt_bytes_max > merged.prompt_bytes_max)
-    notes.add("limits.prompt_bytes_max", fmt::format("above what the model takes, {}", merged.prompt_bytes_max));
+  if (!shared) {
+    notes.addUnlessDefault("deadlines.collective", topology.deadlines.collective, "where no group has several ranks");
+  }
+  if (topology.trace.spans_max == 0) {
+    notes.addUnlessDefault("trace.bytes_max", topology.trace.bytes_max,
+                           "with trace.spans_max 0, which keeps no traces");
+  }
+  const auto above = [&](const std::string& path, uint64_t limit, uint64_t taken) {
+    if (limit > taken) notes.addUnlessDefault(path, limit, fmt::format("above what the model takes, {}", taken));
+  };
+  above("limits.frames_max", topology.limits.frames_max, merged.frames_max);
+  above("limits.prompt_bytes_max", topology.limits.prompt_bytes_max, merged.prompt_bytes_max);
 }
 
 }  // namespace

@@ -66,6 +66,14 @@ TEST_CASE("idle keys: what a file does not say is not noted", "[supervisor]") {
   CHECK(notesOf(ranks("ring: 2", "steps: 3")).empty());
 }
 
+TEST_CASE("idle keys: a key with its default is as good as none", "[supervisor]") {
+  CHECK(notesOf(ranks("ulysses: 2", "ring_attention: exchange")).empty());
+  CHECK(notesOf(middle("    communication: auto\n")).empty());
+  CHECK(notesOf(config::kThreeGroups + "deadlines: {collective: 30s}\ntrace: {spans_max: 0, bytes_max: 64MiB}\n")
+            .empty());
+  CHECK(notesOf(config::kThreeGroups + "limits: {frames_max: 1025, prompt_bytes_max: 16384}\n").empty());
+}
+
 TEST_CASE("idle keys: an option without what it is about is noted with its line and what it takes", "[supervisor]") {
   const auto note = [](const std::string& option, const std::string& why) {
     return Notes{"t.yaml:9: groups[1].options." + option + ": has no effect " + why};
