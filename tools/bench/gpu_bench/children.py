@@ -5,6 +5,7 @@ import subprocess
 import threading
 
 TAIL = 2000  # of a child's output, in a failure's text
+GRACE_SECONDS = 10  # for a child to end what it started itself
 
 
 class Failed(Exception):
@@ -27,7 +28,9 @@ class Children:
             self._closed = True
             running = list(self._running)
         for process in running:
-            self.end(process, 0)
+            process.terminate()
+        for process in running:
+            self.end(process, GRACE_SECONDS)
 
     def start(self, command, log=None, environment=None, **kwargs):
         """log: a path for both outputs."""
@@ -68,7 +71,7 @@ class Children:
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
-            self.end(process, 0)
+            self.end(process, GRACE_SECONDS)
             raise Failed(f"{what}: not over within {seconds:g} s") from None
         return self.end(process, 0)
 
@@ -78,7 +81,7 @@ class Children:
         try:
             output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            self.end(process, 0)
+            self.end(process, GRACE_SECONDS)
             raise Failed(f"{' '.join(map(str, command))}: not over within {seconds:g} s") from None
         finally:
             self.end(process, 0)

@@ -10,7 +10,6 @@ SIZES = [64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 # Issue 6: p50 as a part of the Python transport that SGLang's stages use, between two GPUs.
 GOALS = {64 * KIB: 0.10, MIB: 0.10, 16 * MIB: 0.20, 64 * MIB: 0.35, 256 * MIB: 0.60}
 BARE_GOAL = 1.15  # of the bare program's p50
-BARE = "handoff_bare"
 SECONDS = 240  # of one size
 
 
@@ -21,11 +20,9 @@ def name_of(size):
 def measure(run, size):
     """Whole runs have every column of handoff_gpu, quick ones those that are judged."""
     run.report.say(f"  {name_of(size)} ...")
-    command = [sys.executable, ROOT / "tools" / "bench" / "handoff_gpu", "--devices", ",".join(run.devices[:2]),
-               "--sizes", size, "--json"]
+    command = [sys.executable, ROOT / "tools" / "bench" / "handoff_gpu", "--programs", run.programs, "--sizes", size,
+               "--devices", ",".join(run.devices[:2]), "--json"]
     command += ["--transfers", 40, "--rounds", 1, "--only", "latentd,reference,bare program"] if run.quick else ["--transfers", 200]
-    if (run.programs / BARE).is_file():  # the tarball; of a build it finds them itself
-        command += ["--programs", run.programs]
     output = run.children.output(command, SECONDS)
     lines = [line for line in output.splitlines() if line.startswith("[")]
     if not lines:
