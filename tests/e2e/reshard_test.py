@@ -52,7 +52,11 @@ class ReshardTest(DaemonCase):
             edges = self.client.admin.GetEdges(api.GetEdgesRequest(), timeout=30).edges
             return next(edge for edge in edges if edge.name == EDGE)
 
-        wait_until(lambda: edge().bytes == LATENT_BYTES and edge().consumers[0].bytes > 0, 10, lambda: f"all of it is counted: {edge()}")
+        def counted(figures):
+            # Each rank tells with a heartbeat of its own.
+            return figures.bytes == LATENT_BYTES and all(consumer.bytes > 0 for consumer in figures.consumers)
+
+        wait_until(lambda: counted(edge()), 10, lambda: f"all of it is counted: {edge()}")
         published = parts(edge().producers)
         self.assertEqual(sum(published.values()), LATENT_BYTES)
         transfers = [transfer for transfer in self.client.get(job.id).transfers if transfer.edge == EDGE]
