@@ -192,13 +192,15 @@ TEST_CASE("api: a page of long prompts stays below a client's message limit", "[
   CHECK(ids.size() == 100);
 }
 
-TEST_CASE("api: flight records are those of one group, or of all", "[api]") {
+TEST_CASE("api: flight records are those of one group, or of all, beside those of the last failure", "[api]") {
   ApiFixture fixture;
   v1::GetFlightRecordsRequest request;
   v1::FlightRecords records;
   REQUIRE(fixture.callAdmin(&v1::Admin::Stub::GetFlightRecords, request, &records).ok());
-  CHECK(records.groups_size() == 1);
+  REQUIRE(records.groups_size() == 2);
   CHECK(records.groups(0).ranks_size() == 2);
+  CHECK(!records.groups(0).ended());
+  CHECK(records.groups(1).ended());
   request.set_group("nobody");
   CHECK(fixture.callAdmin(&v1::Admin::Stub::GetFlightRecords, request, &records).error_code() ==
         grpc::StatusCode::NOT_FOUND);

@@ -124,7 +124,7 @@ TEST_CASE("worker process: what keeps it from starting is said in Fatal", "[work
   CHECK(exit.value == 1);
 }
 
-TEST_CASE("worker process: ends with its supervisor, and by SIGTERM", "[worker][process]") {
+TEST_CASE("worker process: ends with its supervisor", "[worker][process]") {
   ScriptedSupervisor supervisor;
   ScriptedWorker& worker = supervisor.startReady({.options = {{"steps", "1000000"}, {"step_ms", "5"}}});
   worker.run(noopCommand("a", "source", 0, 0, 0));
