@@ -3,11 +3,10 @@ import ast
 import math
 import struct
 
-import torch
-
 
 def load(path):
     """frames x height x width x 3 in [0, 1]."""
+    import torch  # here, so that --help needs none
     data = bytearray(path.read_bytes())
     if data[:6] != b"\x93NUMPY" or data[6] != 1:
         raise ValueError(f"{path} is no .npy of version 1")
