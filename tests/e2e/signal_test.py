@@ -109,7 +109,9 @@ class OneWorkerTest(DaemonCase):
 class DaemonTest(DaemonCase):
     def drains(self, send, formats=(api.OUTPUT_FORMAT_MP4, api.OUTPUT_FORMAT_NPY)):
         """Jobs in two stages end well after send(daemon), and the daemon in order."""
-        daemon = self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 10", sink="step_ms: 50, steps: 10"))
+        # A busy machine takes many seconds for the jobs.
+        daemon = self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 10", sink="step_ms: 50, steps: 10",
+                                                 extra="deadlines: {shutdown_grace: 1m}"))
         jobs = [self.client.submit(format=format).id for format in formats]
         self.client.watch_until(jobs[-1], stage_runs(1))
         ended = []
@@ -125,7 +127,7 @@ class DaemonTest(DaemonCase):
 
     def test_one_ctrl_c_drains(self):
         daemon = self.drains(lambda daemon: os.killpg(daemon.process.pid, signal.SIGINT))
-        for said in ("may finish for 5 s, then are cancelled", "ended within 10 s", "ended\n"):
+        for said in ("may finish for 30 s, then are cancelled", "ended within 60 s", "ended\n"):
             self.assertIn(said, daemon.log())
 
     def test_a_signal_to_every_process_drains(self):
