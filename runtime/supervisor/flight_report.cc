@@ -18,12 +18,20 @@ Records read(const FlightRecorder& recorder) {
 
 double secondsBetween(int64_t from_ns, int64_t to_ns) { return static_cast<double>(to_ns - from_ns) * 1e-9; }
 
+// That is under way for the longest time; null if none is.
+const Operation* longestUnderWay(const std::vector<Operation>& operations) {
+  const Operation* longest = nullptr;
+  for (const Operation& each : operations) {
+    if (each.done_ns == 0 && (longest == nullptr || each.submitted_ns < longest->submitted_ns)) longest = &each;
+  }
+  return longest;
+}
+
 const Operation* longestUnderWay(const Records& records) {
   const Operation* longest = nullptr;
   for (const std::vector<Operation>& operations : records) {
-    for (const Operation& each : operations) {
-      if (each.done_ns == 0 && (longest == nullptr || each.submitted_ns < longest->submitted_ns)) longest = &each;
-    }
+    const Operation* const own = longestUnderWay(operations);
+    if (own != nullptr && (longest == nullptr || own->submitted_ns < longest->submitted_ns)) longest = own;
   }
   return longest;
 }
@@ -75,8 +83,26 @@ std::string describe(const Operation& operation, int64_t now_ns) {
                      time);
 }
 
-std::string verdictOf(const Records& records, int64_t now_ns) {
+// The operation whose missing ranks wait for nobody themselves, found from the one that is under way for the longest
+// time by way of who is missing there and what they wait in. Null if nobody waits.
+const Operation* originOfWaits(const Records& records) {
   const Operation* operation = longestUnderWay(records);
+  if (operation == nullptr) return nullptr;
+  // No rank is met twice, unless they wait in a circle.
+  for (size_t met = 0; met < records.size(); ++met) {
+    const Operation* further = nullptr;
+    for (const uint32_t rank : standingOf(records, *operation).behind) {
+      further = longestUnderWay(records[rank]);
+      if (further == nullptr) return operation;
+    }
+    if (further == nullptr) return operation;
+    operation = further;
+  }
+  return operation;
+}
+
+std::string verdictOf(const Records& records, int64_t now_ns) {
+  const Operation* operation = originOfWaits(records);
   if (operation == nullptr) return "";
   const Standing standing = standingOf(records, *operation);
   const std::string what = fmt::format("{} {} of {}", operation->kind, operation->sequence, operation->group);

@@ -23,7 +23,8 @@ constexpr std::chrono::seconds kRepeat{10};
 constexpr uint32_t kJobsNamed = 5;
 
 std::string describeLeft(const v1::ListJobsResponse& left) {
-  if (left.jobs().empty()) return "no job is left: the daemon ends its workers";
+  if (left.jobs().empty())
+    return "no job is left: the daemon ends its workers, and results that were not downloaded go with it";
   std::string text = "waiting for ";
   for (const v1::Job& job : left.jobs()) {
     text += fmt::format("{}job {} ({}, {})", text.back() == ' ' ? "" : ", ", job.id(), stateName(job.state()),

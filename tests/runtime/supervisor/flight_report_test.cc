@@ -80,6 +80,23 @@ TEST_CASE("flight report: who is no member of a process group is not blamed, and
   CHECK(ranks.verdict() == "rank 0 waits in all_reduce 1 of cfg for 4.00 s, which rank 1 has not begun");
 }
 
+TEST_CASE("flight report: who waits for others itself is not blamed", "[supervisor]") {
+  const Ranks ranks;
+  ranks.begin(0, "cfg", 5, 6 * kSecond);
+  ranks.done(1, "cfg", 4);
+  ranks.done(1, "world", 1);
+  ranks.begin(1, "world", 2, 7 * kSecond);
+  ranks.done(0, "world", 2);
+  SECTION("of one that has not begun") {
+    ranks.done(2, "world", 1);
+    CHECK(ranks.verdict() == "rank 1 waits in all_reduce 2 of world for 3.00 s, which rank 2 has not begun");
+  }
+  SECTION("of one that has not finished what others have") {
+    ranks.begin(2, "world", 1, 6 * kSecond);
+    CHECK(ranks.verdict() == "rank 2 has not finished all_reduce 1 of world in 4.00 s, which ranks 0, 1 have");
+  }
+}
+
 TEST_CASE("flight report: the log of a failure is bounded", "[supervisor]") {
   const Ranks ranks;
   for (uint64_t sequence = 1; sequence <= 5; ++sequence)
