@@ -38,11 +38,15 @@ void Dispatcher::edgeOpened(EdgeIndex edge, ChannelId channel) {
   ledgers_[edge.value].open(channel, topology_.groups[spec.to].ranks());
 }
 
-void Dispatcher::groupReady(GroupIndex group) { lanes_[group.value].ready = true; }
+void Dispatcher::groupReady(GroupIndex group) {
+  lanes_[group.value].ready = true;
+  lanes_[group.value].held = false;
+}
 
 void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
   Lane& lane = lanes_[group.value];
   lane.ready = false;
+  lane.held = false;
   lane.stalled = false;
   const bool died = !std::exchange(lane.unusable, false);
   const JobRun* const first = lane.in_flight.empty() ? nullptr : lane.in_flight.front();

@@ -95,6 +95,8 @@ class Dispatcher {
   // ---- groups and edges come and go
   void edgeOpened(EdgeIndex edge, ChannelId channel);
   void groupReady(GroupIndex group);
+  // While it is held no command is sent to it; what it has goes on. Until it is lost, or held no longer.
+  void groupHeld(GroupIndex group, bool held) { lanes_[group.value].held = held; }
   // Its edges close with it. A job that it has begun fails with `cause`, or is handed back as lost. One that it holds
   // unbegun, or that has unconsumed artifacts on its edges, had no part in it: it is handed back as displaced. So is
   // what only waits for it, if it has replicas.
@@ -139,6 +141,7 @@ class Dispatcher {
   struct Lane {
     size_t place = 0;  // of its stage in the pipeline
     bool ready = false;
+    bool held = false;
     bool stalled = false;           // its first command has stalled and not ended yet
     bool unusable = false;          // it was told so: whatever it holds by then has no part in its loss
     std::vector<EdgeIndex> edges;   // from and to it

@@ -41,7 +41,7 @@ void Dispatcher::pump() {
 // ---- who can take a command -----------------------------------------------------------------------------------
 
 bool Dispatcher::hasRoom(const Lane& lane) const {
-  return lane.ready && !lane.stalled && lane.in_flight.size() < topology_.limits.in_flight_per_group;
+  return lane.ready && !lane.held && !lane.stalled && lane.in_flight.size() < topology_.limits.in_flight_per_group;
 }
 
 EdgeIndex Dispatcher::edgeBetween(size_t link, GroupIndex from, GroupIndex to) const {

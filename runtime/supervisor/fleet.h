@@ -36,6 +36,8 @@ class FleetHost {
   // Every group is loaded and every edge open; again after each recovery.
   virtual void onFleetReady() = 0;
   virtual void onGroupLost(GroupIndex group, const Status& cause) = 0;
+  // True: it is about to be lost, unless the daemon ends: it is to begin nothing. False: it goes on.
+  virtual void onGroupHeld(GroupIndex group, bool held) = 0;
   // A group will not come back: the daemon cannot serve. The first cause.
   virtual void onFleetFailed(const Status& cause) = 0;
   // "running job 12ab, step 3 of 16": what the group does at present; empty: nothing.

@@ -150,9 +150,10 @@ Clock::TimePoint Group::nextDeadline() const {
 void Group::onTimer() {
   const Clock::TimePoint now = deps_.clock.now();
   if (signal_ && signal_->until <= now) {
-    const ExitStatus by_signal{.signaled = true, .value = signal_->number};
-    const WorkerPhase phase = workers_.at(signal_->rank).phase;
-    fail(signal_->rank, absl::UnavailableError(describeDeath(phase, by_signal, {})), "signal");
+    const SentSignal sent = *std::exchange(signal_, std::nullopt);
+    const ExitStatus by_signal{.signaled = true, .value = sent.number};
+    const WorkerPhase phase = workers_.at(sent.rank).phase;
+    fail(sent.rank, absl::UnavailableError(describeDeath(phase, by_signal, {})), "signal");
   }
   if (suspicion_ && suspicion_->until <= now) confirmSuspicion();
   if (state_ == State::kBackingOff && *next_start_ <= deps_.clock.now()) start();

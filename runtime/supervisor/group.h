@@ -98,6 +98,8 @@ class Group {
   void onHeartbeat(Rank rank) { countOperations(rank); }
   // Somebody wants this rank gone: its group is lost as by a kill, unless the daemon is sent a signal too.
   void onSignalled(Rank rank, int signal_number);
+  // It is not known yet whether the group is lost by it.
+  bool isSignalled() const { return signal_.has_value(); }
   // The daemon was sent one and drains: those of its workers are of the same sender.
   void disregardSignals();
   // A rank that waited in vain for another does not know for which: adds who that is, and the deadline's key.

@@ -150,6 +150,11 @@ void Supervisor::onGroupReady(GroupIndex group) {
   jobs_.onGroupsMoved();
 }
 
+void Supervisor::onGroupHeld(GroupIndex group, bool held) {
+  jobs_.dispatcher().groupHeld(group, held);
+  jobs_.onGroupsMoved();
+}
+
 void Supervisor::onFleetReady() {
   const JobLimits limits = mergeLimits(fleet_.stageLimits(), deps_.topology.limits, deps_.topology.defaults);
   // Only now is it known what the model takes.

@@ -81,6 +81,7 @@ class Supervisor final : public JobService, private FleetHost, private ControlHa
   void onGroupReady(GroupIndex group) override;
   void onFleetReady() override;
   void onGroupLost(GroupIndex group, const Status& cause) override;
+  void onGroupHeld(GroupIndex group, bool held) override;
   void onFleetFailed(const Status& cause) override;
   std::string workOf(GroupIndex group) const override { return jobs_.dispatcher().describeWork(group); }
   void onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& event) override;

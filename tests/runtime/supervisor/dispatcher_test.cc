@@ -186,6 +186,27 @@ TEST_CASE("dispatcher: a lost group fails what it holds; what has not reached it
   CHECK(fixture.host.queue.empty());
 }
 
+TEST_CASE("dispatcher: a group that is held begins nothing until it is held no longer, or was lost and is back",
+          "[supervisor]") {
+  Fixture fixture;
+  fixture.dispatcher.groupHeld(GroupIndex(1), true);
+  SECTION("it goes on") {
+    fixture.host.queue = {"a"};
+    fixture.dispatcher.pump();
+    CHECK(fixture.sent().find("1:run") == std::string::npos);
+    fixture.dispatcher.groupHeld(GroupIndex(1), false);
+  }
+  SECTION("it comes back") {
+    fixture.dispatcher.groupLost(GroupIndex(1), absl::UnavailableError("g1 rank 0 died: signal SIGTERM"));
+    for (const uint32_t edge : {0U, 1U})
+      fixture.dispatcher.edgeOpened(EdgeIndex(edge), ChannelId(8 + edge));
+    fixture.dispatcher.groupReady(GroupIndex(1));
+    fixture.host.queue = {"a"};
+  }
+  fixture.dispatcher.pump();
+  CHECK(fixture.sent().find("1:run a") != std::string::npos);
+}
+
 TEST_CASE("dispatcher: a job that may restart is handed back once no worker holds anything of it", "[supervisor]") {
   Fixture fixture;
   fixture.host.may_restart = true;

@@ -22,6 +22,7 @@ struct RecordingFleetHost final : FleetHost {
   void onGroupReady(GroupIndex) override {}
   void onFleetReady() override { ++ready; }
   void onGroupLost(GroupIndex group, const Status& cause) override { lost.emplace_back(group.value, cause); }
+  void onGroupHeld(GroupIndex group, bool is_held) override { held.emplace_back(group.value, is_held); }
   void onFleetFailed(const Status& cause) override { failures.push_back(cause); }
   std::string workOf(GroupIndex) const override { return work; }
   void onWorkReport(WorkerId, const internal::v1::WorkerEvent& event) override {
@@ -34,6 +35,7 @@ struct RecordingFleetHost final : FleetHost {
   int reports = 0;
   internal::v1::WorkerEvent last_report;
   std::vector<std::pair<uint32_t, Status>> lost;
+  std::vector<std::pair<uint32_t, bool>> held;
   std::vector<Status> failures;
 };
 

@@ -28,6 +28,7 @@ TEST_CASE("fleet: a signal to one rank ends its group as a kill does, once it is
   signalled(fixture, Fixture::worker(1, 1), SIGTERM);
   signalled(fixture, Fixture::worker(1, 0), SIGINT);  // of the same group: it is lost by then
   CHECK(fixture.fleet.nextDeadline() == fixture.clock.now() + kDaemonSignalTimeout);
+  CHECK(fixture.host.held.front() == std::pair{1U, true});
   fixture.clock.advance(kDaemonSignalTimeout - milliseconds(1));
   fixture.fleet.onTimer();
   CHECK(fixture.launcher.killed.empty());
@@ -80,6 +81,7 @@ TEST_CASE("fleet: a signal that the daemon gets too is no matter of its workers"
   signalled(fixture, Fixture::worker(0), SIGTERM);
   fixture.fleet.disregardSignals();
   signalled(fixture, Fixture::worker(1, 1), SIGTERM);
+  CHECK(fixture.host.held == std::vector{std::pair{0U, true}, std::pair{0U, false}});
   fixture.clock.advance(kDaemonSignalTimeout);
   fixture.fleet.onTimer();
   CHECK(fixture.host.lost.empty());
