@@ -73,13 +73,14 @@ class OneWorkerTest(DaemonCase):
 
     def test_in_the_middle_of_publishing(self):
         self.run_daemon(topologies.noop(source="bytes: 268435456, steps: 2, step_ms: 1"))
-        for _ in range(3):
+        for restarts in (1, 2, 3):
             job = self.client.submit(retries=1)
             self.client.watch_until(job.id, stage_runs(0, 2))
             os.kill(self.worker("first"), signal.SIGTERM)
             ended = self.client.wait(job.id)
             self.assertEqual(ended.state, SUCCEEDED, ended.error)
-        wait_until(lambda: self.group("first").restarts == 3, 30, "each of them ended the group")
+            # A job may end before its group does.
+            wait_until(lambda: self.group("first").restarts == restarts, 30, "it ended the group")
         self.expect_next_succeeds()
 
     def test_one_of_several_ranks(self):
