@@ -49,11 +49,8 @@ void Fleet::suspect(GroupIndex group, const Status& met) {
 }
 
 void Fleet::disregardSignals() {
-  for (const auto& group : groups_) {
-    const bool held = group->isSignalled();
+  for (const auto& group : groups_)
     group->disregardSignals();
-    if (held) host_.onGroupHeld(group->index(), false);
-  }
 }
 
 // ---- commands -------------------------------------------------------------------------------------------------
@@ -135,9 +132,7 @@ void Fleet::route(WorkerId worker, const wire::WorkerEvent& event) {
       onHeartbeat(worker, event.heartbeat());
       return host_.onWorkReport(worker, event);
     case wire::WorkerEvent::kSignalled:
-      group.onSignalled(worker.rank, event.signalled().signal_number());
-      if (group.isSignalled()) host_.onGroupHeld(group.index(), true);
-      return;
+      return group.onSignalled(worker.rank, event.signalled().signal_number());
     case wire::WorkerEvent::kFatal:
       return group.onFatal(worker.rank, event.fatal());
     case wire::WorkerEvent::kFailed: {

@@ -102,6 +102,7 @@ class Fleet final : public CommandSink,
   // ---- GroupObserver
   void onGroupLoaded(const Group& group) override;
   void onGroupFailed(const Group& group, const Status& cause) override;
+  void onGroupHeld(const Group& group, bool held) override { host_.onGroupHeld(group.index(), held); }
   void onGroupGivenUp(const Group& group, const Status& cause) override;
   std::string workOf(const Group& group) const override { return host_.workOf(group.index()); }
   // ---- ChannelObserver

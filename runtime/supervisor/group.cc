@@ -280,11 +280,12 @@ void Group::onFatal(Rank rank, const wire::Fatal& fatal) {
 void Group::onSignalled(Rank rank, int signal_number) {
   if (!runs() || !signals_count_ || signal_) return;
   signal_ = SentSignal{rank, signal_number, deps_.clock.now() + kDaemonSignalTimeout};
+  deps_.observer.onGroupHeld(*this, true);
 }
 
 void Group::disregardSignals() {
   signals_count_ = false;
-  signal_.reset();
+  if (std::exchange(signal_, std::nullopt)) deps_.observer.onGroupHeld(*this, false);
 }
 
 void Group::explain(wire::StageFailed& failed) const {

@@ -35,6 +35,8 @@ class GroupObserver {
   virtual void onGroupLoaded(const Group& group) = 0;
   // It failed; its processes are being killed. Once an epoch, with the first cause.
   virtual void onGroupFailed(const Group& group, const Status& cause) = 0;
+  // True: it is about to be lost, unless the daemon ends: it is to begin nothing. False: it goes on.
+  virtual void onGroupHeld(const Group& group, bool held) = 0;
   // It will not be started again.
   virtual void onGroupGivenUp(const Group& group, const Status& cause) = 0;
   // "running job 12ab, step 3 of 16"; empty: nothing.
@@ -98,8 +100,6 @@ class Group {
   void onHeartbeat(Rank rank) { countOperations(rank); }
   // Somebody wants this rank gone: its group is lost as by a kill, unless the daemon is sent a signal too.
   void onSignalled(Rank rank, int signal_number);
-  // It is not known yet whether the group is lost by it.
-  bool isSignalled() const { return signal_.has_value(); }
   // The daemon was sent one and drains: those of its workers are of the same sender.
   void disregardSignals();
   // A rank that waited in vain for another does not know for which: adds who that is, and the deadline's key.
