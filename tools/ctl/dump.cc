@@ -27,11 +27,11 @@ std::string timeOf(const v1::MeshOperation& operation, int64_t now_ns) {
 
 constexpr const char* kLegend =
     "BEGUN, SENT: operations and bytes of the rank in this epoch. AGO, BEFORE END: since the operation began, until "
-    "now "
-    "or\nuntil the epoch's end. RUN: of the group's commands in this epoch; - is its start. NUMBER: of the operations "
-    "of "
-    "the\nprocess group; ranks that are at the same have the same. DTYPE, SHAPE: of what the rank gives. BYTES: of it, "
-    "to\nother ranks. TOOK: from beginning to end.\n";
+    "now or\n"
+    "until the epoch's end. RUN: of the group's commands in this epoch; - is its start. NUMBER: of the operations of "
+    "the\n"
+    "process group; ranks that are at the same have the same. DTYPE, SHAPE: of what the rank gives. BYTES: of it, to\n"
+    "other ranks. TOOK: from beginning to end.\n";
 
 // "denoise, epoch 4", "denoise, epoch 3, which failed 12.0 s ago, at 2026-01-31 14:05:09: UNAVAILABLE: ...".
 std::string headText(const v1::GroupRecord& group, int64_t now_ns) {
