@@ -1,10 +1,14 @@
 #include "mesh/first_cause.h"
 
+#include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <iterator>
 #include <sstream>
+
+#include "runtime/base/unique_fd.h"
 
 namespace latentd::mesh {
 namespace {
@@ -37,15 +41,14 @@ std::optional<Status> FirstCause::given() const {
 
 Status FirstCause::give(const Status& mine) const {
   if (auto theirs = given()) return *std::move(theirs);
-  const std::string whole = path_ + "." + std::to_string(::getpid());
-  {
-    std::ofstream file(whole, std::ios::binary | std::ios::trunc);
-    file << encode(mine).substr(0, kTextMax);
-    file.close();
-    if (!file) return mine;
-  }
+  // Of this call alone: threads of one process may give at once too.
+  std::string whole = path_ + ".XXXXXX";
+  const UniqueFd file(::mkostemp(whole.data(), O_CLOEXEC));
+  if (!file.valid()) return mine;
+  const std::string text = encode(mine).substr(0, kTextMax);
   // A link appears with all of its content, and only one rank can make it.
-  const bool first = ::link(whole.c_str(), path_.c_str()) == 0;
+  const bool first = ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+                     ::link(whole.c_str(), path_.c_str()) == 0;
   ::unlink(whole.c_str());
   return first ? mine : given().value_or(mine);
 }

@@ -127,6 +127,8 @@ StatusOr<std::unique_ptr<Mesh>> Mesh::make(Options options) {
                        : makeGlooSource(options.rendezvous_file);
     state.connect(options, shape);
   } catch (const std::exception& error) {
+    // A peer that had met all others may have ended the mesh already.
+    if (const auto cause = state.end->cause()) return *cause;
     const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
     const std::string what = "rank " + std::to_string(options.rank.value) + " of " + std::to_string(ranks) +
                              " did not meet the others at " + options.rendezvous_file + ": " +

@@ -4,6 +4,7 @@
 
 #include "mesh/collectives.h"
 #include "mesh/communication_error.h"
+#include "mesh/first_cause.h"
 #include "tests/mesh/ranks.h"
 #include "tests/support/catch.h"
 
@@ -141,6 +142,28 @@ TEST_CASE("mesh: a rank that never comes is waited for until the deadline", "[me
   Ranks ranks("rank that waits for another", {.degrees = {.tp = 2}, .timeout = std::chrono::milliseconds(1'500)});
   REQUIRE(ranks.next(1) == "here");
   ranks.send(1, "go");
+  ranks.requireSuccess();
+}
+
+TEST_CASE("rank whose peer gave up while they met", "[.][child]") {
+  ChildRank rank(ChildRank::Start::kNothing);
+  Mesh::Options options = rank.options({.tp = 2});
+  const Status cause = absl::ResourceExhaustedError("rank 1 has no memory left");
+  if (options.rank == Rank(1)) {
+    CHECK(FirstCause(options.rendezvous_file + ".cause").give(cause) == cause);
+    return rank.stopHere();
+  }
+  rank.stopHere();
+  CHECK(Mesh::make(std::move(options)).status() == cause);
+}
+
+TEST_CASE("mesh: the cause of a rank that gave up before all had met is told [M2]", "[mesh]") {
+  Ranks ranks("rank whose peer gave up while they met",
+              {.degrees = {.tp = 2}, .timeout = std::chrono::milliseconds(500)});
+  for (size_t rank = 0; rank < 2; ++rank)
+    REQUIRE(ranks.next(rank) == "here");
+  for (size_t rank = 0; rank < 2; ++rank)
+    ranks.send(rank, "go");
   ranks.requireSuccess();
 }
 

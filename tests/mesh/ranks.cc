@@ -5,7 +5,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -43,31 +42,24 @@ FlightRecorder attached(int fd, size_t rank) {
   return *std::move(recorder);
 }
 
-std::string makeFolder() {
-  std::string name = "/tmp/ranksXXXXXX";
-  REQUIRE(::mkdtemp(name.data()) != nullptr);
-  return name;
-}
-
 }  // namespace
 
 Ranks::Ranks(const std::string& test_case, const RanksOptions& options)
-    : folder_(makeFolder()), size_(options.degrees.product()), killed_(size_, false) {
+    : size_(options.degrees.product()), killed_(size_, false) {
   auto region = FlightRecorder::createRegion(static_cast<uint32_t>(size_));
   REQUIRE(region.ok());
   recorder_ = attached(region->fd(), 0);
   for (size_t rank = 0; rank < size_; ++rank)
-    children_.start(test_case, encode(options, folder_, rank), {region->fd()});
-}
-
-Ranks::~Ranks() {
-  children_ = {};
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
+    children_.start(test_case, encode(options, folder_.path(), rank), {region->fd()});
+  // Short time-outs of a test count from here, not from the start of the slowest process.
+  for (size_t rank = 0; rank < size_; ++rank)
+    REQUIRE(next(rank) == "here");
+  for (size_t rank = 0; rank < size_; ++rank)
+    send(rank, "go");
 }
 
 std::string Ranks::output(size_t rank) const {
-  std::ifstream file(outputFile(folder_, rank));
+  std::ifstream file(outputFile(folder_.path(), rank));
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -116,6 +108,7 @@ ChildRank::ChildRank(Start start) {
   // The reporter's standard output: the parent shows it if this rank fails.
   const UniqueFd output(::open(outputFile(folder_, rank_).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   ::dup2(output.get(), STDOUT_FILENO);
+  stopHere();
   if (start == Start::kMesh) remake(options_.degrees);
 }
 

@@ -9,6 +9,7 @@
 #include "mesh/mesh.h"
 #include "runtime/base/flight_recorder.h"
 #include "tests/support/peer_group.h"
+#include "tests/support/temp_dir.h"
 
 // Tests of several ranks: a process each, which runs a hidden test case of this very binary.
 //
@@ -35,9 +36,6 @@ struct RanksOptions {
 class Ranks {
  public:
   Ranks(const std::string& test_case, const RanksOptions& options);
-  Ranks(const Ranks&) = delete;
-  Ranks& operator=(const Ranks&) = delete;
-  ~Ranks();
 
   size_t size() const { return size_; }
   void send(size_t rank, const std::string& text) { children_.send(rank, text); }
@@ -54,7 +52,7 @@ class Ranks {
  private:
   std::string output(size_t rank) const;
 
-  std::string folder_;
+  const latentd::testing::TempDir folder_;
   size_t size_;
   std::optional<FlightRecorder> recorder_;
   std::vector<bool> killed_;
