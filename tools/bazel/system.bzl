@@ -1,5 +1,8 @@
 """Libraries of the distribution (apt) as targets of @system."""
 
+# GCC of Debian 12, with which CI builds.
+_NEWEST_WITHOUT_WARNINGS = 12
+
 def _impl(repo):
     triplet = repo.execute(["gcc", "-print-multiarch"]).stdout.strip()
     lib_dir = repo.path("/usr/lib/" + triplet)
@@ -12,5 +15,9 @@ def _impl(repo):
         fail("libgrpc++-dev is not installed: run tools/setup")
     flags = "\n".join(["        \"%s\"," % f for f in sorted(absl)])
     repo.file("BUILD.bazel", repo.read(Label("//tools/bazel:system.BUILD")).replace("        \"{absl}\",", flags))
+
+    # Newer compilers warn of more, and falsely inside headers of the distribution: there a warning stays one.
+    version = int(repo.execute(["gcc", "-dumpversion"]).stdout.strip().split(".")[0])
+    repo.file("compiler.bzl", "WARNINGS_ARE_ERRORS = %s\n" % (version <= _NEWEST_WITHOUT_WARNINGS))
 
 system_repository = repository_rule(implementation = _impl, local = True)
