@@ -14,7 +14,11 @@ def _impl(repo):
     if not absl or not repo.path(str(lib_dir) + "/libgrpc++.a").exists:
         fail("libgrpc++-dev is not installed: run tools/setup")
     flags = "\n".join(["        \"%s\"," % f for f in sorted(absl)])
-    repo.file("BUILD.bazel", repo.read(Label("//tools/bazel:system.BUILD")).replace("        \"{absl}\",", flags))
+
+    # Debian's name, or Ubuntu's.
+    cares = "cares" if repo.path(str(lib_dir) + "/libcares.a").exists else "cares_static"
+    build = repo.read(Label("//tools/bazel:system.BUILD"))
+    repo.file("BUILD.bazel", build.replace("        \"{absl}\",", flags).replace("{cares}", cares))
 
     # Newer compilers warn of more, and falsely inside headers of the distribution: there a warning stays one.
     version = int(repo.execute(["gcc", "-dumpversion"]).stdout.strip().split(".")[0])
