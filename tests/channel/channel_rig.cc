@@ -122,13 +122,13 @@ ChannelContext Rig::context() { return {backend_.backend, &loop_.loop(), &clock_
 
 StatusOr<ArtifactTree> Rig::receive(uint64_t number, uint32_t rank) {
   WaitOptions wait;
-  wait.deadline = soon();
+  wait.deadline = clock_.now() + kPatience;
   return consumers_[rank]->receive(SequenceNumber(number), cache_, wait);
 }
 
 Status Rig::publish(uint64_t number, const ArtifactTree& tree, uint32_t rank) {
   WaitOptions wait;
-  wait.deadline = soon();
+  wait.deadline = clock_.now() + kPatience;
   return producers_[rank]->publish(SequenceNumber(number), tree, wait);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -16,6 +17,18 @@
 
 // Both ends of channels inside the test's process.
 namespace latentd::channel::testing {
+
+// The real time, and what the test adds: a time-out passes when it says so, however slow the machine is. Thread: any.
+class ShiftedClock final : public Clock {
+ public:
+  TimePoint now() const override { return real_.now() + Duration(shift_ns_.load()); }
+  WallTime wallNow() const override { return real_.wallNow() + Duration(shift_ns_.load()); }
+  void advance(Duration duration) { shift_ns_ += duration.count(); }
+
+ private:
+  SteadyClock real_;
+  std::atomic<int64_t> shift_ns_{0};
+};
 
 // Nothing in these tests takes this long unless it hangs.
 inline constexpr std::chrono::seconds kPatience{20};
@@ -73,12 +86,13 @@ class Rig {
   Heard& consumerHeard() { return consumer_heard_; }
   FaultPoints& faults() { return faults_; }
   BufferCache& cache() { return cache_; }
+  ShiftedClock& clock() { return clock_; }
   EventLoop& loop() { return loop_.loop(); }
   const ChannelSpec& spec() const { return spec_; }
   const std::vector<std::string>& addresses() const { return addresses_; }
   ChannelContext context();
 
-  // receive() with patience.
+  // With patience, of the shifted clock.
   StatusOr<ArtifactTree> receive(uint64_t number, uint32_t rank = 0);
   Status publish(uint64_t number, const ArtifactTree& tree, uint32_t rank = 0);
 
@@ -90,7 +104,7 @@ class Rig {
  private:
   const ChannelSpec spec_;
   const ContractBackend backend_;
-  SteadyClock clock_;
+  ShiftedClock clock_;
   TempDir dir_;
   std::vector<std::string> addresses_;
   FaultPoints faults_;

@@ -1,3 +1,4 @@
+#include <functional>
 #include <future>
 
 #include "tests/channel/channel_contract.h"
@@ -16,10 +17,41 @@ WaitOptions within(milliseconds time) {
   return wait;
 }
 
+// On the rig's clock, and above what a machine that is busy adds to it by itself.
+constexpr milliseconds kStill{60'000};
+
 ChannelSpec impatientSpec() {
   ChannelSpec spec = smallSpec();
-  spec.progress_timeout = milliseconds(150);
+  spec.progress_timeout = kStill;
   return spec;
+}
+
+// For calls that end by something else.
+WaitOptions endless(Rig& rig) {
+  WaitOptions wait;
+  wait.deadline = rig.clock().now() + 1000 * kStill;
+  return wait;
+}
+
+// Lets the call's time-out pass, which begins when the call waits.
+template <class Result>
+Result passTimeout(Rig& rig, std::future<Result> call) {
+  const auto end = soon();
+  while (call.wait_for(milliseconds(5)) != std::future_status::ready) {
+    REQUIRE(std::chrono::steady_clock::now() < end);
+    rig.clock().advance(kStill);
+  }
+  return call.get();
+}
+
+// Twelve thirds of the time-out go by while the call waits, and its peer moves before each.
+template <class Result>
+void moveOn(Rig& rig, std::future<Result>& call, const std::function<void()>& progress) {
+  for (int i = 0; i < 12; ++i) {
+    progress();
+    rig.clock().advance(kStill / 3);
+    CHECK(call.wait_for(milliseconds(20)) == std::future_status::timeout);
+  }
 }
 
 void waitsForWhatIsNotThereYet(const ContractBackend& backend) {
@@ -76,7 +108,9 @@ void stillConsumersTimeOut(const ContractBackend& backend) {
   Rig rig(backend, impatientSpec());
   REQUIRE(rig.publish(0, leaf(floats({4}))).ok());
   REQUIRE(rig.publish(1, leaf(floats({4}))).ok());
-  const Status stuck = rig.publish(2, leaf(floats({4})));
+  const Status stuck = passTimeout(rig, std::async(std::launch::async, [&, wait = endless(rig)] {
+                                     return rig.producer().publish(SequenceNumber(2), leaf(floats({4})), wait);
+                                   }));
   CHECK(stuck.code() == StatusCode::kDeadlineExceeded);
   // Sticky, and told to the other side.
   CHECK(rig.publish(3, leaf(floats({4}))) == stuck);
@@ -90,26 +124,26 @@ void movingConsumersDoNot(const ContractBackend& backend) {
   Rig rig(backend, impatientSpec());
   REQUIRE(rig.publish(0, leaf(floats({4}))).ok());
   REQUIRE(rig.publish(1, leaf(floats({4}))).ok());
-  auto blocked = std::async(std::launch::async, [&] { return rig.publish(2, leaf(floats({4}))); });
-  // Four time-outs long a slot is missing, but the consumer says that it moves.
-  for (int i = 0; i < 12; ++i) {
-    CHECK(blocked.wait_for(milliseconds(50)) == std::future_status::timeout);
-    rig.consumer().noteProgress();
-  }
+  auto blocked = std::async(std::launch::async, [&, wait = endless(rig)] {
+    return rig.producer().publish(SequenceNumber(2), leaf(floats({4})), wait);
+  });
+  moveOn(rig, blocked, [&] { rig.consumer().noteProgress(); });
   CHECK(rig.receive(0).ok());
   CHECK(blocked.get().ok());
 }
 
 void stillProducersTimeOut(const ContractBackend& backend) {
   Rig rig(backend, impatientSpec());
-  auto moving = std::async(std::launch::async, [&] { return rig.receive(0); });
-  for (int i = 0; i < 12; ++i) {
-    CHECK(moving.wait_for(milliseconds(50)) == std::future_status::timeout);
-    rig.producer().noteProgress();
-  }
+  const auto receive = [&](uint64_t number) {
+    return std::async(std::launch::async, [&rig, number, wait = endless(rig)] {
+      return rig.consumer().receive(SequenceNumber(number), rig.cache(), wait);
+    });
+  };
+  auto moving = receive(0);
+  moveOn(rig, moving, [&] { rig.producer().noteProgress(); });
   REQUIRE(rig.publish(0, leaf(floats({4}))).ok());
   CHECK(moving.get().ok());
-  const auto stuck = rig.receive(1);
+  const auto stuck = passTimeout(rig, receive(1));
   CHECK(stuck.status().code() == StatusCode::kDeadlineExceeded);
   CHECK(rig.receive(2).status() == stuck.status());
   CHECK(eventually([&] { return rig.producerHeard().failures().size() == 1; }));

@@ -234,7 +234,7 @@ void announcesOncePerNumber(const ContractBackend& backend) {
   rig.producer().announce();
   CHECK(eventually([&] { return rig.consumer().stats().announced == 2 * each; }));
   // What was announced too long ago is said again, and a number that nobody announced is by publish().
-  std::this_thread::sleep_for(10 * kComingFresh);
+  rig.clock().advance(10 * kComingFresh);
   REQUIRE(rig.publish(1, leaf(floats({8}))).ok());
   CHECK(rig.receive(1).ok());
   CHECK(rig.consumer().stats().announced == 3 * each);

@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kPatience{10'000};
+constexpr milliseconds kPatience{20'000};
 constexpr milliseconds kFar{60'000};
 
 }  // namespace

@@ -26,7 +26,7 @@ using testing::Ranks;
 
 // Of the tests where nobody waits for a deadline: well above what a loaded machine takes to notice anything.
 constexpr milliseconds kLong{60'000};
-constexpr milliseconds kAtOnce{10'000};
+constexpr milliseconds kAtOnce{20'000};
 
 const std::vector<std::string>& operationKinds() {
   static const std::vector<std::string> kinds{"all_gather", "all_reduce", "all_to_all", "broadcast", "exchange"};
@@ -155,7 +155,7 @@ TEST_CASE("rank that measures how long hangs last", "[.][child]") {
 }
 
 TEST_CASE("group failure: a stopped rank fails the operations of the others at the deadline [M4]", "[mesh]") {
-  constexpr milliseconds kTimeout{1'000};
+  constexpr milliseconds kTimeout{3'000};  // in which a busy machine's ranks have to meet, too
   Ranks ranks("rank that measures how long hangs last",
               {.degrees = {.ulysses = 3}, .timeout = kTimeout, .recorder = false});
   for (const std::string& kind : operationKinds()) {
@@ -169,7 +169,7 @@ TEST_CASE("group failure: a stopped rank fails the operations of the others at t
     CHECK(outcome.starts_with("DEADLINE_EXCEEDED rank "));
     CHECK(outcome.find("group ulysses") != std::string::npos);
     CHECK(outcome.find(kind) != std::string::npos);
-    CHECK(outcome.ends_with("not done within 1000 ms"));
+    CHECK(outcome.ends_with("not done within 3000 ms"));
     CHECK(ranks.next(1) == outcome);
     milliseconds longest{0};
     for (size_t rank = 0; rank < 2; ++rank)
@@ -336,7 +336,7 @@ TEST_CASE("group failure: messages of another type or length are told apart wher
 
 TEST_CASE("group failure: a message longer than its receive ends at the deadline, not the process [M8]", "[mesh]") {
   Ranks ranks("rank that sends something else",
-              {.degrees = {.tp = 2}, .setup = "length", .timeout = milliseconds(1'000)});
+              {.degrees = {.tp = 2}, .setup = "length", .timeout = milliseconds(3'000)});
   const std::string outcome = ranks.next(0);
   CHECK(outcome.starts_with("DEADLINE_EXCEEDED "));
   CHECK(ranks.next(1) == outcome);

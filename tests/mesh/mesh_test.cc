@@ -135,7 +135,7 @@ TEST_CASE("rank that waits for another", "[.][child]") {
   CHECK(messageOf(status).find("rank 0 of 2 did not meet the others") != std::string::npos);
   const auto waited = std::chrono::steady_clock::now() - begin;
   CHECK(waited >= timeout);
-  CHECK(waited < timeout + std::chrono::seconds(3));
+  CHECK(waited < timeout + std::chrono::seconds(20));
 }
 
 TEST_CASE("mesh: a rank that never comes is waited for until the deadline", "[mesh]") {

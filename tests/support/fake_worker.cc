@@ -3,7 +3,7 @@
 // The script is the file that FAKE_WORKER_SCRIPT names: lines "GROUP RANK EPOCH POINT ACTION", EPOCH may be *.
 // POINT: start, load, warm-up, open, idle, run, publish. ACTION: exit (code 3), segv, stop (SIGSTOP), mute (nothing
 // more is sent, heartbeats included), hang (only heartbeats), fatal (says why, then exits), fail, recycle
-// (StageFailed). Options of the stage: step_ms, steps, refuse_open.
+// (StageFailed). Options of the stage: step_ms, steps (0: the job's), refuse_open.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -250,7 +250,8 @@ class FakeWorker {
       *event.mutable_inputs_consumed()->mutable_refs() = stage.inputs();
       send(event);
     }
-    const int steps = option("steps", 1);
+    int steps = option("steps", 1);
+    if (steps == 0) steps = static_cast<int>(stage.parameters().steps());
     for (int step = 0; step < steps; ++step) {
       if (reach("run")) return fail(stage.job_id(), absl::StatusCode::kResourceExhausted, actions_["run"] == "recycle");
       poll(nullptr, 0, option("step_ms", 0));

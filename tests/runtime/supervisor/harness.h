@@ -149,10 +149,11 @@ class Harness {
     loop_.post([this] { supervisor_->interrupt(); });
   }
 
-  JobId submit(int priority = 0, uint32_t retries = 0) {
+  // steps: 0 takes the default.
+  JobId submit(uint32_t retries = 0, uint32_t steps = 0) {
     v1::SubmitRequest request;
     request.mutable_parameters()->set_prompt("a red ball");
-    request.set_priority(priority);
+    if (steps != 0) request.mutable_parameters()->set_steps(steps);
     request.set_retries(retries);
     const auto job = service().submit(request);
     INFO(job.status());

@@ -23,7 +23,7 @@ using Code = absl::StatusCode;
 
 constexpr uint32_t kRanks = 2;
 constexpr uint32_t kOut = 1;
-constexpr uint32_t kSteps = 1000;
+constexpr uint32_t kSteps = 1'000'000;  // of a run that ends by its cancellation
 
 using Method = std::function<Status(Mesh&, RunContext&)>;
 
