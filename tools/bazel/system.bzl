@@ -20,7 +20,8 @@ def _impl(repo):
     build = repo.read(Label("//tools/bazel:system.BUILD"))
     repo.file("BUILD.bazel", build.replace("        \"{absl}\",", flags).replace("{cares}", cares))
 
-    # Newer compilers warn of more, and falsely inside headers of the distribution: there a warning stays one (GCC 13: array-bounds in fmt, overloaded-virtual in gRPC).
+    # Newer compilers warn of more, and falsely inside headers of the distribution: there a warning stays one (GCC 13:
+    # array-bounds in fmt, overloaded-virtual in gRPC).
     version = int(repo.execute(["gcc", "-dumpversion"]).stdout.strip().split(".")[0])
     repo.file("compiler.bzl", "WARNINGS_ARE_ERRORS = %s\n" % (version <= _NEWEST_WITHOUT_WARNINGS))
 
