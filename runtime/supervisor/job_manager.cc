@@ -195,6 +195,10 @@ void JobManager::pump() {
   dispatcher_.pump();
   if (std::exchange(queue_moved_, false)) notifyWatched(v1::JOB_STATE_QUEUED);
   if (std::exchange(groups_moved_, false)) notifyWatched(v1::JOB_STATE_RUNNING);
+  countJobs();
+}
+
+void JobManager::countJobs() {
   deps_.metrics.queue_depth.Set(static_cast<double>(queue_.size()));
   deps_.metrics.running.Set(static_cast<double>(table_.unfinished() - queue_.size()));
 }
@@ -287,6 +291,8 @@ void JobManager::finish(JobRecord& record, v1::JobState state, const Status& sta
   const auto timing = timings_.find(id);
   job_deadlines_.erase({timing->second.deadline, id});
   timings_.erase(timing);
+  // Whoever hears of the end may ask for the metrics next.
+  countJobs();
   notify(record);
   watchers_.drop(id);
 }

@@ -114,6 +114,7 @@ class JobManager final : public DispatcherHost {
   void decorate(const JobRecord& record, v1::Job& job) const;
   void notify(const JobRecord& record);
   void notifyWatched(v1::JobState state);
+  void countJobs();
   void finish(JobRecord& record, v1::JobState state, const Status& status);
   void recordEnd(const JobRecord& record, const Status& status);
   void expire();

@@ -346,6 +346,25 @@ TEST_CASE("job_manager: deadlines count from submission, in queue and in pipelin
   CHECK(fixture.jobs.get(queued)->error().message().find("queued") != std::string::npos);
 }
 
+TEST_CASE("job_manager: whoever hears of an end finds it in the metrics", "[supervisor]") {
+  Fixture fixture;
+  std::vector<std::string> counted;
+  const auto counts = [&](const v1::Job& job) {
+    if (!isTerminal(job.state())) return;
+    const std::string text = fixture.registry.expose();
+    for (const char* name : {"\nlatentd_jobs_running ", "\nlatentd_queue_depth "}) {
+      const size_t begin = text.find(name) + 1;
+      counted.push_back(text.substr(begin, text.find('\n', begin) - begin));
+    }
+  };
+  const JobId runs = fixture.submit(), queued = fixture.submit();
+  const auto first = fixture.jobs.watch(runs, counts), second = fixture.jobs.watch(queued, counts);
+  REQUIRE(fixture.jobs.cancel(queued, "").ok());
+  fixture.succeed(runs);
+  CHECK(counted == std::vector<std::string>{"latentd_jobs_running 1", "latentd_queue_depth 0", "latentd_jobs_running 0",
+                                            "latentd_queue_depth 0"});
+}
+
 TEST_CASE("job_manager: a watch hears the present state, every later one, and nothing after its end", "[supervisor]") {
   Fixture fixture;
   const JobId running = fixture.submit();
