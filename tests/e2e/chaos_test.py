@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import TERMINAL, Client, api
-from daemon import Daemon, processes, slack, wait_until
+from daemon import Daemon, at_most, processes, wait_until
 
 ARGUMENTS = None
 QUEUE_FULL, INVALID, UNAVAILABLE = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE
@@ -146,7 +146,7 @@ class ChaosTest(unittest.TestCase):
             wait_until(lambda: time.monotonic() > end - 2, 60, "time of the kill")
             os.kill(daemon.process.pid, signal.SIGKILL)
             daemon.process.wait(30)
-            wait_until(lambda: not processes(str(daemon.folder)), slack(), lambda: f"workers gone within a second: {processes(str(daemon.folder))}")
+            wait_until(lambda: not processes(str(daemon.folder)), at_most(1), lambda: f"workers gone within a second: {processes(str(daemon.folder))}")
             self.join(threads)
             self.assertTrue(tally.ids)
             self.assertEqual(tally.errors, [], "whoever waits is told that the daemon is gone")

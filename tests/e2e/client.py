@@ -38,14 +38,18 @@ class Client:
 
     def wait(self, job_id, timeout=180):
         """The job in its terminal state."""
-        for job in self.jobs.Watch(api.WatchJobRequest(id=job_id), timeout=timeout):
+        for job in self.watch(job_id, timeout):
             if job.state in TERMINAL:
                 return job
         raise AssertionError("the watch ended before the job did")
 
+    def watch(self, job_id, timeout=180):
+        """The job's states, from the present one on; none is left out once the first has come."""
+        return self.jobs.Watch(api.WatchJobRequest(id=job_id), timeout=timeout)
+
     def watch_until(self, job_id, condition, timeout=180):
         """The first state of the job for which condition(job) holds."""
-        stream = self.jobs.Watch(api.WatchJobRequest(id=job_id), timeout=timeout)
+        stream = self.watch(job_id, timeout)
         try:
             for job in stream:
                 if condition(job):

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import api
-from daemon import Daemon, processes, slack, wait_until
+from daemon import Daemon, at_most, processes, wait_until
 from daemon_case import CANCELLED, DEADLINE_EXCEEDED, SLOW, SUCCEEDED, DaemonCase, stage_runs
 
 
@@ -29,9 +29,9 @@ class StartTest(DaemonCase):
         return time.monotonic() - start
 
     def test_one_of_three_fails_to_load(self):
-        for options in (dict(source="fail_load: true", relay="load_ms: 20000"), dict(sink="fail_load: true", source="load_ms: 20000")):
+        for options in (dict(source="fail_load: true", relay="load_ms: 90000"), dict(sink="fail_load: true", source="load_ms: 90000")):
             group = "first" if "fail_load" in options.get("source", "") else "last"
-            self.assertLess(self.refused(topologies.noop(**options), group, "fail_load"), 15 * slack(), "the others are not awaited")
+            self.assertLess(self.refused(topologies.noop(**options), group, "fail_load"), 60, "the others are not awaited")
 
     def test_a_load_that_hangs(self):
         self.refused(topologies.noop(relay="load_ms: 3000000", extra="deadlines: {load: 15s}"), "middle", "loading", "deadlines.load", "15 s")
@@ -48,7 +48,7 @@ class StartTest(DaemonCase):
             os.kill(pid, signal.SIGKILL)
             self.assertEqual(daemon.process.wait(30), 1)
             self.assertIn("died while loading: signal SIGKILL", daemon.log()[daemon.log().rindex("latentd: "):])
-            wait_until(lambda: not processes(str(daemon.folder)), slack(), lambda: f"no process left: {processes(str(daemon.folder))}")
+            wait_until(lambda: not processes(str(daemon.folder)), at_most(1), lambda: f"no process left: {processes(str(daemon.folder))}")
         finally:
             daemon.clean_up()
 
@@ -74,7 +74,7 @@ class DeadlineTest(DaemonCase):
         os.kill(pid, signal.SIGSTOP)
         start = time.monotonic()
         self.expect_failed(self.client.wait(self.submit().id), DEADLINE_EXCEEDED, "middle", "2 s", "stall_timeout")
-        self.assertLess(time.monotonic() - start, 6 * slack())
+        self.assertLess(time.monotonic() - start, at_most(6))
         # It does not obey the cancellation either: its group is replaced.
         self.worker("middle", other_than=pid)
         self.expect_next_succeeds()
@@ -109,14 +109,14 @@ class DeadlineTest(DaemonCase):
 
     def test_a_job_past_its_deadline(self):
         self.run_daemon(topologies.noop(relay=SLOW))
-        running = self.submit(deadline=Duration(seconds=3))
-        queued = [self.submit(deadline=Duration(seconds=4)) for _ in range(3)]
+        running = self.submit(deadline=Duration(seconds=5))
+        queued = [self.submit(deadline=Duration(seconds=6)) for _ in range(3)]
         start = time.monotonic()
         self.expect_failed(self.client.wait(running.id), DEADLINE_EXCEEDED, "deadline", "middle")
-        self.assertLess(time.monotonic() - start, 5 * slack())
+        self.assertLess(time.monotonic() - start, at_most(7))
         for job in queued:
             self.expect_failed(self.client.wait(job.id), DEADLINE_EXCEEDED, "deadline")
-        self.assertLess(time.monotonic() - start, 7 * slack())
+        self.assertLess(time.monotonic() - start, at_most(8))
 
 
 if __name__ == "__main__":

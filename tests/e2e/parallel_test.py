@@ -94,7 +94,7 @@ class NoopRanksTest(RanksCase):
             job = self.client.submit()
             self.client.watch_until(job.id, stage_runs(1))
             os.kill(self.ranks(epoch)[rank], signal.SIGKILL)
-            lost = self.client.wait(job.id, timeout=10)
+            lost = self.client.wait(job.id, timeout=60)
             self.expect_lost(lost, f"middle rank {rank}")
             self.assertIn("of 200 steps done", lost.error.message)
             self.ranks(epoch + 1)
@@ -111,7 +111,7 @@ class NoopRanksTest(RanksCase):
         self.assertEqual(folders, ["ranks-1-3"], "of the epochs that are over nothing is left")
 
     def test_a_job_may_be_retried_after_a_rank_died(self):
-        self.run_daemon(two_ranks("sum_bytes: 65536, step_ms: 20, steps: 30"))
+        self.run_daemon(two_ranks("sum_bytes: 65536, step_ms: 20, steps: 150"))
         job = self.client.submit(retries=1)
         self.client.watch_until(job.id, stage_runs(1))
         os.kill(self.ranks()[1], signal.SIGKILL)
@@ -134,7 +134,7 @@ class NoopRanksTest(RanksCase):
         self.assertIn("middle rank 1 (noop), loading: loading noop: stage noop: option fail_load is true", said.splitlines()[-1])
 
     def test_ranks_that_load_at_different_speeds_wait_for_each_other(self):
-        self.run_daemon(two_ranks(f"{SHORT}, load_ms: 2500, only_rank: 0", extra="deadlines: {collective: 1s}"))
+        self.run_daemon(two_ranks(f"{SHORT}, load_ms: 5000, only_rank: 0", extra="deadlines: {collective: 3s}"))
         self.expect_next_succeeds()
 
     def test_a_stopped_rank_is_named_while_it_hangs_and_by_the_deadline(self):
@@ -153,22 +153,22 @@ class NoopRanksTest(RanksCase):
         self.assertFalse(pathlib.Path(f"/proc/{stopped}").exists())
 
     def test_a_stopped_rank_is_found_by_its_heartbeat(self):
-        self.run_daemon(two_ranks(LONG, extra="deadlines: {heartbeat: 100ms, heartbeat_miss: 1s, collective: 1m}"))
+        self.run_daemon(two_ranks(LONG, extra="deadlines: {heartbeat: 100ms, heartbeat_miss: 3s, collective: 1m}"))
         job = self.client.submit()
         self.client.watch_until(job.id, stage_runs(1))
         os.kill(self.ranks()[0], signal.SIGSTOP)
-        self.expect_failed(self.client.wait(job.id, timeout=20), 14, "middle rank 0", "no heartbeat")
+        self.expect_failed(self.client.wait(job.id, timeout=60), 14, "middle rank 0", "no heartbeat")
         self.ranks(epoch=2)
 
     def test_random_kills_in_a_row(self):
         print(f"seed {ARGUMENTS.seed}", flush=True)
         rng = random.Random(ARGUMENTS.seed)
-        daemon = self.run_daemon(two_ranks("sum_bytes: 65536, step_ms: 2, steps: 400",
+        daemon = self.run_daemon(two_ranks("sum_bytes: 65536, step_ms: 2, steps: 0",
                                            extra="deadlines: {collective: 10s}").replace("backoff_min: 50ms, backoff_max: 1s",
                                                                                          "backoff_min: 10ms, backoff_max: 50ms, failures_max: 1000"))
         for kill in range(1, ARGUMENTS.kills + 1):
             pids = self.ranks(epoch=kill)
-            job = self.client.submit()
+            job = self.client.submit(steps=1000)  # which ends by the kill, however late that comes
             step = rng.randrange(0, 200)
             self.client.watch_until(job.id, lambda job: len(job.stages) > 1 and (job.stages[1].step >= step or job.stages[1].HasField("finish_time")))
             rank = rng.randrange(2)

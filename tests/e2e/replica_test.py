@@ -50,7 +50,8 @@ class ReplicaTest(DaemonCase):
             self.assertEqual(answer.status, 200)
 
     def test_jobs_spread_over_replicas(self):
-        daemon = self.run_daemon(two_replicas("step_ms: 20, steps: 10"))
+        # Long enough that the second one is there before the first has ended.
+        daemon = self.run_daemon(two_replicas("step_ms: 20, steps: 100"))
         jobs = [self.client.wait(job.id) for job in [self.client.submit() for _ in range(8)]]
         self.assertEqual({job.state for job in jobs}, {SUCCEEDED})
         counts = collections.Counter(map(self.group_of, jobs))
@@ -84,7 +85,7 @@ class ReplicaTest(DaemonCase):
         self.assertEqual([edge.handoffs for edge in self.edges()], 2 * [counts["middle.0"], counts["middle.1"]])
         for word in REPLICAS:
             self.assertIn(word, daemon.ctl("topology").stdout)
-        self.assertRegex(daemon.ctl("get", jobs[1].id).stdout, r"middle\.1 +done +10/10")
+        self.assertRegex(daemon.ctl("get", jobs[1].id).stdout, r"middle\.1 +done +100/100")
         tracks = json.loads(daemon.ctl("trace", jobs[1].id, "-o", "-").stdout)
         self.assertIn("middle.1", json.dumps(tracks))
         self.assertNotIn("middle.0", json.dumps(tracks))
@@ -117,8 +118,9 @@ class ReplicaTest(DaemonCase):
         self.assertEqual(len(videos), 1, "bit by bit")
 
     def test_a_killed_replica_costs_its_job_alone(self):
-        daemon = self.run_daemon(two_replicas("step_ms: 20, steps: 50", sink="step_ms: 1", extra="queue: {length_max: 20}"))
-        jobs = [self.client.submit().id for _ in range(6)]
+        daemon = self.run_daemon(two_replicas("step_ms: 20, steps: 0", sink="step_ms: 1", extra="queue: {length_max: 20}"))
+        # The first one ends by the kill, and the second one not before that was seen.
+        jobs = [self.client.submit(steps=steps).id for steps in (1000, 500, 10, 10, 10, 10)]
         for job in jobs[:2]:
             self.client.watch_until(job, stage_runs(1, step=3))
         self.assertEqual([self.group_of(self.client.get(job)) for job in jobs[:2]], list(REPLICAS))
@@ -142,7 +144,7 @@ class ReplicaTest(DaemonCase):
         self.assertEqual(daemon.metrics()['latentd_worker_restarts_total{group="middle.0",reason="signal"}'], 1)
 
     def test_a_job_that_may_be_retried_goes_on_at_once_on_the_other_replica(self):
-        self.run_daemon(two_replicas("step_ms: 20, steps: 30, load_ms: 2000"))
+        self.run_daemon(two_replicas("step_ms: 20, steps: 150, load_ms: 3000"))
         job = self.client.submit(retries=1)
         self.client.watch_until(job.id, stage_runs(1, step=3))
         os.kill(self.worker("middle.0"), signal.SIGKILL)
@@ -154,7 +156,7 @@ class ReplicaTest(DaemonCase):
 
     def test_short_jobs_pass_a_long_one(self):
         self.run_daemon(two_replicas("step_ms: 20, steps: 0"))
-        long = self.client.submit(steps=200)
+        long = self.client.submit(steps=1000)
         self.client.watch_until(long.id, stage_runs(1))
         short = [self.client.wait(job.id) for job in [self.client.submit(steps=5) for _ in range(6)]]
         self.assertEqual({job.state for job in short}, {SUCCEEDED})

@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import api
-from daemon import processes, slack, wait_until
+from daemon import at_most, processes, wait_until
 from daemon_case import READY, SUCCEEDED, DaemonCase, stage_runs
 
 BOTH = ((signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT"))
@@ -36,7 +36,7 @@ class OneWorkerTest(DaemonCase):
         self.assertEqual(restarts, {f'latentd_worker_restarts_total{{group="{group}",reason="signal"}}': 1 for group in ("first", "last")})
 
     def test_starting_and_loading_again(self):
-        self.run_daemon(topologies.noop(relay="load_ms: 1000"))
+        self.run_daemon(topologies.noop(relay="load_ms: 3000"))
         pid = self.worker("middle")
         os.kill(pid, signal.SIGTERM)
         pid = self.worker("middle", STARTING, other_than=pid)
@@ -51,9 +51,9 @@ class OneWorkerTest(DaemonCase):
         self.assertEqual(self.group("middle").restarts, 3)
 
     def test_in_a_step(self):
-        self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 30"))
+        self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 0"))
         for number, word in BOTH:
-            job, behind = self.client.submit(), self.client.submit()
+            job, behind = self.client.submit(steps=600), self.client.submit()
             self.client.watch_until(job.id, stage_runs(1))
             self.client.watch_until(behind.id, lambda job: job.stages[0].HasField("finish_time"))
             os.kill(self.worker("middle"), number)
@@ -63,7 +63,7 @@ class OneWorkerTest(DaemonCase):
             self.assertEqual(self.client.wait(behind.id).state, SUCCEEDED, "it had not begun there")
 
     def test_in_a_step_of_a_job_that_may_be_retried(self):
-        self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 20"))
+        self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 100"))
         job = self.client.submit(retries=1)
         self.client.watch_until(job.id, stage_runs(1))
         os.kill(self.worker("middle"), signal.SIGTERM)
@@ -84,7 +84,7 @@ class OneWorkerTest(DaemonCase):
         self.expect_next_succeeds()
 
     def test_one_of_several_ranks(self):
-        text = topologies.noop(relay="sum_bytes: 65536, step_ms: 20, steps: 100")
+        text = topologies.noop(relay="sum_bytes: 65536, step_ms: 20, steps: 250")
         self.run_daemon(text.replace("name: middle, ", "name: middle, devices: [cpu, cpu], parallel: {tp: 2}, "))
         for rank, (number, word) in enumerate(BOTH):
             job = self.client.submit(retries=rank)
@@ -111,14 +111,21 @@ class DaemonTest(DaemonCase):
     def drains(self, send, formats=(api.OUTPUT_FORMAT_MP4, api.OUTPUT_FORMAT_NPY)):
         """Jobs in two stages end well after send(daemon), and the daemon in order."""
         # A busy machine takes many seconds for the jobs.
-        daemon = self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 10", sink="step_ms: 50, steps: 10",
+        daemon = self.run_daemon(topologies.noop(relay="step_ms: 50, steps: 20", sink="step_ms: 50, steps: 20",
                                                  extra="deadlines: {shutdown_grace: 1m}"))
         jobs = [self.client.submit(format=format).id for format in formats]
         self.client.watch_until(jobs[-1], stage_runs(1))
-        ended = []
-        watchers = [threading.Thread(target=lambda job=job: ended.append(self.client.wait(job))) for job in jobs]
+        ended, watched = [], threading.Barrier(len(jobs) + 1)
+
+        def watch(job):
+            states = self.client.watch(job)
+            next(states)
+            watched.wait(60)
+            ended.append(list(states)[-1])
+        watchers = [threading.Thread(target=watch, args=(job,)) for job in jobs]
         for watcher in watchers:
             watcher.start()
+        watched.wait(60)
         send(daemon)
         self.assertEqual(daemon.process.wait(60), 0, daemon.log()[-4000:])
         for watcher in watchers:
@@ -157,7 +164,7 @@ class DaemonTest(DaemonCase):
                 if daemon.process.poll() is None:
                     send(daemon)
                 return daemon.process.poll() is not None
-            wait_until(ended, 3 * slack(), "killed by a second signal")
+            wait_until(ended, at_most(3), "killed by a second signal")
             self.assertEqual(daemon.process.returncode, 3)
             daemon.assert_nothing_left()
 

@@ -13,8 +13,8 @@ from daemon import Daemon, wait_until
 # A replicated producer, two ranks that share each step, and a sink that is told early that it will have an input.
 TOPOLOGY = """
 groups:
-  - {name: text, stage: noop, threads: 1, options: {bytes: 1048576, step_ms: 40}}
-  - {name: denoise, stage: noop, threads: 1, devices: [cpu, cpu], parallel: {tp: 2}, options: {step_ms: 10}}
+  - {name: text, stage: noop, threads: 1, options: {bytes: 1048576, step_ms: 1000}}
+  - {name: denoise, stage: noop, threads: 1, devices: [cpu, cpu], parallel: {tp: 2}, options: {step_ms: 500}}
   - {name: decode, stage: noop, threads: 1}
 edges:
   - {from: text.source, to: denoise.relay}
