@@ -1,13 +1,14 @@
 #include "runtime/base/log.h"
 
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <unistd.h>
 
 #include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
 
+#include "runtime/base/log_sink.h"
 #include "runtime/base/utf8.h"
 
 namespace latentd {
@@ -94,7 +95,7 @@ Status initLogging(const LogOptions& options) {
   if (level == spdlog::level::off && options.level != "off") {
     return absl::InvalidArgumentError("log level \"" + options.level + "\" is none of trace, debug, info, warn, error");
   }
-  auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  auto sink = std::make_shared<LogSink>(STDERR_FILENO);
   auto logger = std::make_shared<spdlog::logger>("main", sink);
   spdlog::set_default_logger(logger);
   spdlog::set_formatter(makeLogFormatter(options));

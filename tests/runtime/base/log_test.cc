@@ -1,11 +1,18 @@
 #include "runtime/base/log.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <spdlog/formatter.h>
+#include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "runtime/base/log_sink.h"
+#include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
 
 namespace latentd {
@@ -44,6 +51,50 @@ TEST_CASE("log: what a library prints cannot break a line, a terminal or a reade
   // parse() insists on UTF-8.
   CHECK(nlohmann::json::parse(object)["message"] ==
         "a\nb\r\x1b[31m\t\"\\\x7f \xef\xbf\xbd\xef\xbf\xbd caf\xc3\xa9 \xef\xbf\xbd\xef\xbf\xbd");
+}
+
+TEST_CASE("log: a pipe that nobody reads holds nobody up, and what is missing is told where it is", "[base][log]") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  const UniqueFd read_end(ends[0]), write_end(ends[1]);
+  LogSink sink(write_end.get());
+  sink.set_formatter(makeLogFormatter({.process = "latentd"}));
+  constexpr int kLines = 2000;
+  // Longer than what a pipe takes at once, and all of them more than it holds.
+  const std::string filler(5000, 'x');
+  const auto say = [&](int number) {
+    const std::string text = "line " + std::to_string(number) + " " + filler;
+    sink.log({"c", spdlog::level::info, spdlog::string_view_t(text.data(), text.size())});
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  for (int number = 0; number < kLines; ++number)
+    say(number);
+  CHECK(std::chrono::steady_clock::now() - begin < LogSink::kPatience * kLines / 4);
+  CHECK((::fcntl(write_end.get(), F_GETFL) & O_NONBLOCK) == 0);
+
+  const auto readAll = [&] {
+    std::string text;
+    std::array<char, 65536> buffer{};
+    for (pollfd entry{read_end.get(), POLLIN, 0}; ::poll(&entry, 1, 0) == 1;) {
+      const ssize_t got = ::read(read_end.get(), buffer.data(), buffer.size());
+      REQUIRE(got > 0);
+      text.append(buffer.data(), static_cast<size_t>(got));
+    }
+    return text;
+  };
+  const std::string before = readAll();
+  CHECK(before.find(" c: line 0 x") != std::string::npos);
+  say(kLines);
+  const std::string after = readAll();
+  size_t whole = 0;
+  for (size_t at = 0; (at = before.find("x\n", at)) != std::string::npos; ++at)
+    ++whole;
+  // Half a line ends before the next one begins.
+  CHECK((before.back() == '\n' || after.front() == '\n'));
+  CHECK(after.find(" W latentd log: " + std::to_string(kLines - whole) + " lines are missing here") !=
+        std::string::npos);
+  CHECK(after.find(" c: line " + std::to_string(kLines) + " x") != std::string::npos);
+  CHECK(after.ends_with("x\n"));
 }
 
 TEST_CASE("log: a process's name stands as it is", "[base][log]") {
