@@ -1,9 +1,8 @@
 #include "runtime/metrics/http_endpoint.h"
 
-// The kernel holds connections while all threads are busy; the default of 5 is less than one monitoring system opens.
-#define CPPHTTPLIB_LISTEN_BACKLOG 64
 #include <httplib.h>
 #include <pthread.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 #include <chrono>
@@ -23,7 +22,10 @@ namespace {
 // Each serves one connection. More than a port scanner, or a client that forgets to close, holds open for as long as it
 // takes to drop them: a health check must not wait behind those. Started as they are needed.
 constexpr size_t kThreadsMax = 64;
-constexpr size_t kAcceptedMax = 64;            // accepted and not yet served; then the acceptor waits
+constexpr size_t kAcceptedMax = 64;  // accepted and not yet served; then the acceptor waits
+// Held by the kernel until they are accepted. The library, which is compiled, asks for 5; of whoever comes beyond, the
+// kernel hears again a second later, then two, then four.
+constexpr int kBacklog = 128;
 constexpr std::chrono::seconds kIo{2};         // a client that sends or takes nothing for so long is dropped
 constexpr std::chrono::seconds kFirstByte{1};  // the same until it sends anything
 constexpr std::chrono::seconds kRecheck{1};
@@ -102,8 +104,8 @@ class Endpoint final : public HttpEndpoint {
   }
 
   Status listen() {
-    const bool bound = bind();
-    if (!bound) return bindError(errno);
+    if (!bind()) return bindError(errno);
+    if (::listen(socket_, kBacklog) != 0) return errnoStatus(errno, "http: listening");
     std::promise<void> running;
     std::future<void> is_running = running.get_future();
     // Asked for once the server counts as running: stop() before that would have no effect.
@@ -132,9 +134,10 @@ class Endpoint final : public HttpEndpoint {
     server_.set_keep_alive_timeout(kFirstByte.count());  // also what a connection waits for its first byte
     server_.set_payload_max_length(kBodyBytesMax);
     // The default also sets SO_REUSEPORT, with which a second daemon would silently share the port.
-    server_.set_socket_options([](socket_t socket) {
+    server_.set_socket_options([this](socket_t socket) {
       const int yes = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+      socket_ = socket;  // of the addresses that are tried the last one is bound
     });
   }
 
@@ -196,7 +199,8 @@ class Endpoint final : public HttpEndpoint {
   const Registry& registry_;
   httplib::Server server_;
   uint16_t port_ = 0;
-  std::thread thread_;  // last: it uses all of the above
+  socket_t socket_ = -1;  // the server's
+  std::thread thread_;    // last: it uses all of the above
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <httplib.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -121,6 +122,18 @@ TEST_CASE("http: an address of another host is refused", "[metrics][http]") {
   auto refused = HttpEndpoint::start(std::move(options), registry);
   REQUIRE(!refused.ok());
   CHECK(messageOf(refused.status()).find("192.0.2.1:7412") != std::string::npos);
+}
+
+TEST_CASE("http: of many that come at once nobody has to come again", "[metrics][http]") {
+  Fixture fixture;
+  std::vector<UniqueFd> crowd;
+  for (int i = 0; i < 100; ++i) {
+    crowd.push_back(connectTo(fixture.endpoint->port()));
+    tcp_info info{};
+    socklen_t size = sizeof(info);
+    REQUIRE(::getsockopt(crowd.back().get(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0);
+    CHECK(info.tcpi_total_retrans == 0);
+  }
 }
 
 TEST_CASE("http: silent connections do not keep others out for long", "[metrics][http]") {
