@@ -98,7 +98,10 @@ class FakeWorker {
     std::printf("fake worker: %s at %s\n", action.c_str(), point.c_str());
     std::fflush(stdout);
     if (action == "exit") _exit(3);
-    if (action == "segv") raise(SIGSEGV);
+    if (action == "segv") {
+      signal(SIGSEGV, SIG_DFL);  // a sanitizer's handler would exit instead
+      raise(SIGSEGV);
+    }
     if (action == "stop") raise(SIGSTOP);
     if (action == "hang") waitForEver();
     if (action == "mute") {

@@ -74,8 +74,10 @@ pid_t spawn(std::vector<std::string>& command, const RunningProgram::Options& op
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   std::vector<std::string> environment = options.environment;
-  const char* path = getenv("PATH");
-  environment.push_back(std::string("PATH=") + (path != nullptr ? path : "/usr/bin:/bin"));
+  // And how the test is sanitized, so is what it starts.
+  for (const char* name : {"PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"}) {
+    if (const char* value = getenv(name)) environment.push_back(std::string(name) + "=" + value);
+  }
   pid_t pid = -1;
   const int error = posix_spawnp(&pid, command[0].c_str(), &actions, &attributes, pointers(command).data(),
                                  pointers(environment).data());
