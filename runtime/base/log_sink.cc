@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <spdlog/pattern_formatter.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <string>
+#include <utility>
 
 namespace latentd {
 namespace {
@@ -26,9 +28,19 @@ UniqueFd ownOpening(int fd) {
 
 }  // namespace
 
-LogSink::LogSink(int fd) : fd_(ownOpening(fd)) {}
+LogSink::LogSink(int fd) : fd_(ownOpening(fd)), formatter_(std::make_unique<spdlog::pattern_formatter>()) {}
 
-void LogSink::sink_it_(const spdlog::details::log_msg& message) {
+void LogSink::set_pattern(const std::string& pattern) {
+  set_formatter(std::make_unique<spdlog::pattern_formatter>(pattern));
+}
+
+void LogSink::set_formatter(std::unique_ptr<spdlog::formatter> formatter) {
+  const MutexLock held(mutex_);
+  formatter_ = std::move(formatter);
+}
+
+void LogSink::log(const spdlog::details::log_msg& message) {
+  const MutexLock held(mutex_);
   spdlog::memory_buf_t line;
   formatter_->format(message, line);
   if (!tellDropped() || !write({line.data(), line.size()})) ++dropped_;
