@@ -15,10 +15,16 @@ def _impl(repo):
         fail("libgrpc++-dev is not installed: run tools/setup")
     flags = "\n".join(["        \"%s\"," % f for f in sorted(absl)])
 
-    # Debian's name, or Ubuntu's.
-    cares = "cares" if repo.path(str(lib_dir) + "/libcares.a").exists else "cares_static"
+    # Where Debian and Ubuntu differ: the name of the static c-ares; Catch2 is headers alone, or has a library too.
+    places = {
+        "        \"{absl}\",": flags,
+        "{cares}": "cares" if repo.path(str(lib_dir) + "/libcares.a").exists else "cares_static",
+        "{catch2}": "\"-lCatch2\"" if repo.path("/usr/lib/libCatch2.a").exists else "",
+    }
     build = repo.read(Label("//tools/bazel:system.BUILD"))
-    repo.file("BUILD.bazel", build.replace("        \"{absl}\",", flags).replace("{cares}", cares))
+    for place, text in places.items():
+        build = build.replace(place, text)
+    repo.file("BUILD.bazel", build)
 
     # Newer compilers warn of more, and falsely inside headers of the distribution: there a warning stays one (GCC 13:
     # array-bounds in fmt, overloaded-virtual in gRPC).

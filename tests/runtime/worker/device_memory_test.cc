@@ -12,12 +12,13 @@
 #include "tests/stages/cuda_device.h"
 #include "tests/support/catch.h"
 #include "tests/support/child_test_case.h"
+#include "tests/support/contains_text.h"
 
 namespace latentd::worker {
 namespace {
 
-using Catch::Matchers::Contains;
 using latentd::testing::ChildTestCase;
+using latentd::testing::containsText;
 using stages::testing::cudaDevice;
 using stages::testing::hasCuda;
 
@@ -42,7 +43,7 @@ TEST_CASE("device memory: tensors are allocated, what they leave behind is reser
   tensor = at::Tensor();
   CHECK(torchMemory("cuda:0").allocated_bytes == before.allocated_bytes);
   CHECK(torchMemory("cuda:0").reserved_bytes >= 64 * kMebibyte);
-  CHECK_THAT(describeDeviceMemory(), Contains("cuda:0") && Contains("MiB reserved") && Contains("free"));
+  CHECK_THAT(describeDeviceMemory(), containsText("cuda:0") && containsText("MiB reserved") && containsText("free"));
   REQUIRE(releaseAndProbeDevices(kMebibyte));
   CHECK(torchMemory("cuda:0").reserved_bytes < 64 * kMebibyte);
 }
@@ -56,8 +57,8 @@ TEST_CASE("device memory: a job that asks for too much fails with the sizes, and
   });
   CHECK(result.status.code() == absl::StatusCode::kResourceExhausted);
   CHECK(result.clean);
-  CHECK_THAT(messageOf(result.status),
-             Contains("1048576.00 GiB") && Contains("in tensors") && Contains("MiB reserved") && Contains("MiB free"));
+  CHECK_THAT(messageOf(result.status), containsText("1048576.00 GiB") && containsText("in tensors") &&
+                                           containsText("MiB reserved") && containsText("MiB free"));
   CHECK(releaseAndProbeDevices(kMebibyte));
   CHECK(runGuarded([] {
           CHECK(allocate(kMebibyte).fill_(1).sum().item<int64_t>() == kMebibyte);

@@ -23,12 +23,13 @@
 #include "tests/stages/golden.h"
 #include "tests/stages/vae/model_fixture.h"
 #include "tests/stages/vae/stage_fixture.h"
+#include "tests/support/contains_text.h"
 
 // The VAE over several ranks, each a process.
 namespace latentd::stages {
 namespace {
 
-using Catch::Matchers::Contains;
+using latentd::testing::containsText;
 using mesh::HaloExchange;
 using mesh::MeshDim;
 using mesh::SpatialShard;
@@ -333,12 +334,13 @@ TEST_CASE("rank of a decoder stage that is stopped", "[.][child]") {
   const at::Tensor low = latents.narrow(3, 0, 1);
   const Status too_low = decoder.decode(low, testing::jobOf(low));
   CHECK(too_low.code() == absl::StatusCode::kInvalidArgument);
-  CHECK_THAT(messageOf(too_low), Contains("height 8") && Contains("from 16 on") && Contains("parallel.spatial"));
+  CHECK_THAT(messageOf(too_low),
+             containsText("height 8") && containsText("from 16 on") && containsText("parallel.spatial"));
   const Status missing = decoder.decode(latents.narrow(3, 0, 1), job);
   CHECK(missing.code() == absl::StatusCode::kInvalidArgument);
-  CHECK_THAT(messageOf(missing), Contains("heights 1 + 1") && Contains("expected 4"));
+  CHECK_THAT(messageOf(missing), containsText("heights 1 + 1") && containsText("expected 4"));
   const Status none = decoder.decode(latents.narrow(3, 0, leads ? 4 : 0), job);
-  CHECK_THAT(messageOf(none), Contains("heights 4 + 0"));
+  CHECK_THAT(messageOf(none), containsText("heights 4 + 0"));
   worksAgain();
 }
 
@@ -447,7 +449,7 @@ TEST_CASE("VAE stages: degrees along which a VAE has nothing to share are refuse
     const Status refused = stage.load(load);
     CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
     CHECK(fieldOf(refused) == "parallel.ulysses");
-    CHECK_THAT(messageOf(refused), Contains("parallel.ulysses = 2") && Contains("spatial"));
+    CHECK_THAT(messageOf(refused), containsText("parallel.ulysses = 2") && containsText("spatial"));
   }
 }
 

@@ -7,11 +7,12 @@
 
 #include "tests/stages/temp_checkpoint.h"
 #include "tests/support/catch.h"
+#include "tests/support/contains_text.h"
 
 namespace latentd::stages::vae {
 namespace {
 
-using Catch::Matchers::Contains;
+using latentd::testing::containsText;
 
 // The published configurations.
 nlohmann::json wan21() {
@@ -118,7 +119,7 @@ TEST_CASE("VAE config: what does not fit is refused by file, key, value and what
     const auto loaded = load(config);
     REQUIRE_FALSE(loaded.ok());
     const std::string message = loaded.status().ToString();
-    CHECK_THAT(message, Contains("config.json") && Contains(item.key) && Contains(item.expected));
+    CHECK_THAT(message, containsText("config.json") && containsText(item.key) && containsText(item.expected));
   }
 }
 

@@ -14,11 +14,12 @@
 #include "tests/stages/golden.h"
 #include "tests/stages/temp_checkpoint.h"
 #include "tests/stages/vae/stage_fixture.h"
+#include "tests/support/contains_text.h"
 
 namespace latentd::stages {
 namespace {
 
-using Catch::Matchers::Contains;
+using latentd::testing::containsText;
 using testing::context;
 using testing::Golden;
 using testing::inputs;
@@ -124,20 +125,21 @@ TEST_CASE("VAE decoder stage: inputs that do not fit are refused by name", "[vae
     CHECK(outputs.status().code() == absl::StatusCode::kInvalidArgument);
     return messageOf(outputs.status());
   };
-  CHECK_THAT(refusal("encode", parameters, inputs("latents", good)), Contains("encode") && Contains("decode"));
-  CHECK_THAT(refusal("decode", parameters, inputs("latent", good)), Contains("\"latents\" is missing"));
-  CHECK_THAT(refusal("decode", parameters, TensorTree()), Contains("\"latents\" is missing"));
-  CHECK_THAT(refusal("decode", parameters, inputs("latents", at::Tensor())), Contains("no tensor"));
+  CHECK_THAT(refusal("encode", parameters, inputs("latents", good)), containsText("encode") && containsText("decode"));
+  CHECK_THAT(refusal("decode", parameters, inputs("latent", good)), containsText("\"latents\" is missing"));
+  CHECK_THAT(refusal("decode", parameters, TensorTree()), containsText("\"latents\" is missing"));
+  CHECK_THAT(refusal("decode", parameters, inputs("latents", at::Tensor())), containsText("no tensor"));
   for (const at::Tensor& bad : {at::zeros({1, 48, 2, 2, 2}), at::zeros({2, 16, 2, 2, 2}), at::zeros({16, 2, 2, 2}),
                                 at::zeros({1, 16, 0, 2, 2}), at::zeros({1, 16, 2, 2, 2}, at::kLong)}) {
     CHECK_THAT(refusal("decode", parameters, inputs("latents", bad)),
-               Contains("latents") && Contains("[1, 16, frames, height, width]"));
+               containsText("latents") && containsText("[1, 16, frames, height, width]"));
   }
-  CHECK_THAT(refusal("decode", job(9, 16, 16), inputs("latents", good)), Contains("5x16x16") && Contains("9x16x16"));
-  CHECK_THAT(refusal("decode", job(5, 16, 24), inputs("latents", good)), Contains("5x16x24"));
+  CHECK_THAT(refusal("decode", job(9, 16, 16), inputs("latents", good)),
+             containsText("5x16x16") && containsText("9x16x16"));
+  CHECK_THAT(refusal("decode", job(5, 16, 24), inputs("latents", good)), containsText("5x16x24"));
   CHECK(run.events.empty());
   run.has_sink = false;
-  CHECK_THAT(refusal("decode", parameters, inputs("latents", good)), Contains("frame sink"));
+  CHECK_THAT(refusal("decode", parameters, inputs("latents", good)), containsText("frame sink"));
 }
 
 TEST_CASE("VAE stages: limits, methods and what is loaded", "[vae]") {
@@ -148,7 +150,7 @@ TEST_CASE("VAE stages: limits, methods and what is loaded", "[vae]") {
   LoadContext load = context(checkpoint);
   load.progress = [&](double fraction, const std::string& detail) {
     CHECK(fraction >= last);
-    CHECK_THAT(detail, Contains("safetensors"));
+    CHECK_THAT(detail, containsText("safetensors"));
     last = fraction;
   };
   REQUIRE(problem(decoder.load(load)) == "");
@@ -262,9 +264,9 @@ TEST_CASE("VAE encoder stage: frames and sizes that do not divide are refused", 
     CHECK(outputs.status().code() == absl::StatusCode::kInvalidArgument);
     return messageOf(outputs.status());
   };
-  CHECK_THAT(refusal(4, 16, 16), Contains("4 frames") && Contains("1 + 4k"));
-  CHECK_THAT(refusal(5, 12, 16), Contains("16x12") && Contains("multiples of 8"));
-  CHECK_THAT(refusal(5, 16, 20), Contains("20x16"));
+  CHECK_THAT(refusal(4, 16, 16), containsText("4 frames") && containsText("1 + 4k"));
+  CHECK_THAT(refusal(5, 12, 16), containsText("16x12") && containsText("multiples of 8"));
+  CHECK_THAT(refusal(5, 16, 20), containsText("20x16"));
   CHECK(run.events.empty());
 }
 
@@ -294,46 +296,47 @@ TEST_CASE("VAE stages: checkpoints that cannot be served are refused at load, by
   }
   SECTION("another class") {
     files.write("model_index.json", replaced(index, "AutoencoderKLWan", "AutoencoderTiny"));
-    CHECK_THAT(refused(), Contains("model_index.json") && Contains("AutoencoderTiny") && Contains("AutoencoderKLWan"));
+    CHECK_THAT(refused(),
+               containsText("model_index.json") && containsText("AutoencoderTiny") && containsText("AutoencoderKLWan"));
   }
   SECTION("no index") {
     files.remove("model_index.json");
-    CHECK_THAT(refused(), Contains("model_index.json"));
+    CHECK_THAT(refused(), containsText("model_index.json"));
   }
   SECTION("a truncated file") {
     files.write(kWeights, weights.substr(0, weights.size() - 4));
-    CHECK_THAT(refused(), Contains("diffusion_pytorch_model.safetensors"));
+    CHECK_THAT(refused(), containsText("diffusion_pytorch_model.safetensors"));
   }
   SECTION("a missing tensor of the half that is run, and of the other one") {
     for (const std::string name : {"decoder.conv_in.weight", "encoder.conv_in.weight"}) {
       const std::string other = name.substr(0, name.size() - 1) + "s";
       files.write(kWeights, replaced(weights, '"' + name + '"', '"' + other + '"'));
-      CHECK_THAT(refused(), Contains('"' + name + '"') && Contains("missing"));
+      CHECK_THAT(refused(), containsText('"' + name + '"') && containsText("missing"));
     }
   }
   SECTION("another shape than the configuration's, in either half") {
     files.write("vae/config.json", replaced(config, "\"decoder_base_dim\": null", "\"decoder_base_dim\": 4"));
-    CHECK_THAT(refused(), Contains(kWeights) && Contains("decoder.conv_in.weight") && Contains("shape"));
+    CHECK_THAT(refused(), containsText(kWeights) && containsText("decoder.conv_in.weight") && containsText("shape"));
     const std::string wider = replaced(config, "\"decoder_base_dim\": null", "\"decoder_base_dim\": 3");
     files.write("vae/config.json", replaced(wider, "\"base_dim\": 3,", "\"base_dim\": 4,"));
-    CHECK_THAT(refused(), Contains(kWeights) && Contains("encoder.conv_in.weight") && Contains("shape"));
+    CHECK_THAT(refused(), containsText(kWeights) && containsText("encoder.conv_in.weight") && containsText("shape"));
   }
   SECTION("layers that the weights do not have") {
     files.write("vae/config.json", replaced(config, "\"attn_scales\": []", "\"attn_scales\": [1.0]"));
-    CHECK_THAT(refused(), Contains("encoder.down_blocks.1.norm.gamma") && Contains("missing"));
+    CHECK_THAT(refused(), containsText("encoder.down_blocks.1.norm.gamma") && containsText("missing"));
   }
   SECTION("a key that might change the model") {
     files.write("vae/config.json", replaced(config, "\"z_dim\"", "\"sharpen\": true, \"z_dim\""));
-    CHECK_THAT(refused(), Contains("config.json") && Contains("sharpen"));
+    CHECK_THAT(refused(), containsText("config.json") && containsText("sharpen"));
   }
   SECTION("what the topology asks for") {
-    CHECK_THAT(refusal(context(files.path(), DType::kInt64)), Contains("int64") && Contains("float32"));
+    CHECK_THAT(refusal(context(files.path(), DType::kInt64)), containsText("int64") && containsText("float32"));
     LoadContext load = context(files.path());
     load.device = "tpu:0";
-    CHECK_THAT(refusal(load), Contains("tpu:0") && Contains("cpu"));
+    CHECK_THAT(refusal(load), containsText("tpu:0") && containsText("cpu"));
     load = context(files.path());
     load.options["tiling"] = "true";
-    CHECK_THAT(refusal(load), Contains("tiling"));
+    CHECK_THAT(refusal(load), containsText("tiling"));
   }
 }
 

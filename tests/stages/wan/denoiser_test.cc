@@ -12,11 +12,12 @@
 #include "tests/stages/golden.h"
 #include "tests/stages/temp_checkpoint.h"
 #include "tests/stages/wan/step_recorder.h"
+#include "tests/support/contains_text.h"
 
 namespace latentd::stages {
 namespace {
 
-using Catch::Matchers::Contains;
+using latentd::testing::containsText;
 using nlohmann::json;
 using testing::maxAbsDifference;
 using testing::problem;
@@ -120,7 +121,7 @@ TEST_CASE("wan denoiser: without guidance the negative prompt is not needed and 
   CHECK(latentsOf(denoiser.run("denoise", job, TensorTree::Value(null), context)).equal(with));
   job.guidance_scale = 1.001;
   CHECK_THAT(problem(denoiser.run("denoise", job, TensorTree::Value(null), context).status()),
-             Contains("\"negative_prompt_embeds\" is no tensor"));
+             containsText("\"negative_prompt_embeds\" is no tensor"));
 }
 
 TEST_CASE("wan denoiser: a flow shift of the job counts", "[wan]") {
@@ -209,19 +210,19 @@ TEST_CASE("wan denoiser: jobs it cannot do are refused with the nearest valid va
     return messageOf(status);
   };
   using Job = SamplingParameters;
-  CHECK_THAT(refusal([](Job& job) { job.frames = 16; }), Contains("frames = 16") && Contains("13 or 17"));
-  CHECK_THAT(refusal([](Job& job) { job.frames = 0; }), Contains("frames = 0") && Contains("1 or 5"));
-  CHECK_THAT(refusal([](Job& job) { job.frames = 1'000'000'000; }), Contains("nearest 4093"));
-  CHECK_THAT(refusal([](Job& job) { job.width = 127; }), Contains("width = 127") && Contains("112 or 128"));
-  CHECK_THAT(refusal([](Job& job) { job.height = 0; }), Contains("height = 0") && Contains("16 or 32"));
-  CHECK_THAT(refusal([](Job& job) { job.height = 1'000'000; }), Contains("at most 16384"));
-  CHECK_THAT(refusal([](Job& job) { job.steps = 0; }), Contains("steps = 0"));
-  CHECK_THAT(refusal([](Job& job) { job.steps = 1'000'000; }), Contains("1 to 1000"));
-  CHECK_THAT(refusal([](Job& job) { job.guidance_scale = std::nan(""); }), Contains("guidance_scale = nan"));
-  CHECK_THAT(refusal([](Job& job) { job.flow_shift = -1; }), Contains("flow_shift = -1"));
-  CHECK_THAT(refusal([](Job& job) { job.flow_shift = std::nan(""); }), Contains("flow_shift = nan"));
+  CHECK_THAT(refusal([](Job& job) { job.frames = 16; }), containsText("frames = 16") && containsText("13 or 17"));
+  CHECK_THAT(refusal([](Job& job) { job.frames = 0; }), containsText("frames = 0") && containsText("1 or 5"));
+  CHECK_THAT(refusal([](Job& job) { job.frames = 1'000'000'000; }), containsText("nearest 4093"));
+  CHECK_THAT(refusal([](Job& job) { job.width = 127; }), containsText("width = 127") && containsText("112 or 128"));
+  CHECK_THAT(refusal([](Job& job) { job.height = 0; }), containsText("height = 0") && containsText("16 or 32"));
+  CHECK_THAT(refusal([](Job& job) { job.height = 1'000'000; }), containsText("at most 16384"));
+  CHECK_THAT(refusal([](Job& job) { job.steps = 0; }), containsText("steps = 0"));
+  CHECK_THAT(refusal([](Job& job) { job.steps = 1'000'000; }), containsText("1 to 1000"));
+  CHECK_THAT(refusal([](Job& job) { job.guidance_scale = std::nan(""); }), containsText("guidance_scale = nan"));
+  CHECK_THAT(refusal([](Job& job) { job.flow_shift = -1; }), containsText("flow_shift = -1"));
+  CHECK_THAT(refusal([](Job& job) { job.flow_shift = std::nan(""); }), containsText("flow_shift = nan"));
   CHECK(context.begun().empty());
-  CHECK_THAT(problem(denoiser.run("paint", smallJob(), inputs, context).status()), Contains("expected denoise"));
+  CHECK_THAT(problem(denoiser.run("paint", smallJob(), inputs, context).status()), containsText("expected denoise"));
 }
 
 TEST_CASE("wan denoiser: embeddings that do not fit are refused", "[wan]") {
@@ -237,15 +238,15 @@ TEST_CASE("wan denoiser: embeddings that do not fit are refused", "[wan]") {
   const TensorTree good = tensor({1, kRows, dim});
   CHECK(refusal(good, good).empty());
   CHECK_THAT(refusal(tensor({1, kRows, dim + 1}), good),
-             Contains("\"prompt_embeds\" is float32 [1, 512, " + std::to_string(dim + 1) + "]"));
+             containsText("\"prompt_embeds\" is float32 [1, 512, " + std::to_string(dim + 1) + "]"));
   CHECK_THAT(refusal(tensor({2, kRows, dim}), good),
-             Contains("expected a floating-point tensor [1, rows, " + std::to_string(dim) + "]"));
-  CHECK_THAT(refusal(tensor({1, 0, dim}), good), Contains("[1, 0, "));
-  CHECK_THAT(refusal(TensorTree::Value(at::zeros({1, kRows, dim}, at::kLong)), good), Contains("int64"));
-  CHECK_THAT(refusal(TensorTree::Value(std::string("fox")), good), Contains("\"prompt_embeds\" is no tensor"));
-  CHECK_THAT(refusal(good, tensor({1, 226, dim})), Contains("has 226 rows"));
+             containsText("expected a floating-point tensor [1, rows, " + std::to_string(dim) + "]"));
+  CHECK_THAT(refusal(tensor({1, 0, dim}), good), containsText("[1, 0, "));
+  CHECK_THAT(refusal(TensorTree::Value(at::zeros({1, kRows, dim}, at::kLong)), good), containsText("int64"));
+  CHECK_THAT(refusal(TensorTree::Value(std::string("fox")), good), containsText("\"prompt_embeds\" is no tensor"));
+  CHECK_THAT(refusal(good, tensor({1, 226, dim})), containsText("has 226 rows"));
   CHECK_THAT(problem(denoiser.run("denoise", smallJob(), TensorTree(), context).status()),
-             Contains("\"prompt_embeds\" is missing"));
+             containsText("\"prompt_embeds\" is missing"));
 }
 
 std::string loadProblem(const std::string& model_dir, const std::map<std::string, std::string>& options = {}) {
@@ -267,36 +268,37 @@ std::string problemWith(const char* file, const char* key, const json& value) {
 TEST_CASE("wan denoiser: checkpoints it does not serve are refused by key", "[wan]") {
   const json component = {"diffusers", "WanTransformer3DModel"};
   CHECK_THAT(problemWith("model_index.json", "expand_timesteps", true),
-             Contains("model_index.json: expand_timesteps = true"));
-  CHECK_THAT(problemWith("model_index.json", "transformer_2", component), Contains("transformer_2 = ["));
+             containsText("model_index.json: expand_timesteps = true"));
+  CHECK_THAT(problemWith("model_index.json", "transformer_2", component), containsText("transformer_2 = ["));
   CHECK_THAT(problemWith("model_index.json", "image_encoder", {"transformers", "CLIPVisionModel"}),
-             Contains("image_encoder = ["));
-  CHECK_THAT(problemWith("model_index.json", "boundary_ratio", 0.9), Contains("boundary_ratio = 0.9"));
+             containsText("image_encoder = ["));
+  CHECK_THAT(problemWith("model_index.json", "boundary_ratio", 0.9), containsText("boundary_ratio = 0.9"));
   CHECK_THAT(problemWith("model_index.json", "_class_name", "WanVACEPipeline"),
-             Contains("_class_name = \"WanVACEPipeline\""));
+             containsText("_class_name = \"WanVACEPipeline\""));
   CHECK_THAT(problemWith("model_index.json", "transformer", {"diffusers", "FluxTransformer2DModel"}),
-             Contains("transformer is FluxTransformer2DModel"));
-  CHECK_THAT(problemWith("model_index.json", "vae", {nullptr, nullptr}), Contains("vae is absent"));
-  CHECK_THAT(problemWith("transformer/config.json", "image_dim", 1280), Contains("image_dim = 1280"));
-  CHECK_THAT(problemWith("transformer/config.json", "added_kv_proj_dim", 96), Contains("added_kv_proj_dim = 96"));
-  CHECK_THAT(problemWith("transformer/config.json", "pos_embed_seq_len", 514), Contains("pos_embed_seq_len = 514"));
-  CHECK_THAT(problemWith("transformer/config.json", "_class_name", "X"), Contains("WanTransformer3DModel"));
-  CHECK_THAT(problemWith("transformer/config.json", "new_attention", "ring"), Contains("new_attention = \"ring\""));
+             containsText("transformer is FluxTransformer2DModel"));
+  CHECK_THAT(problemWith("model_index.json", "vae", {nullptr, nullptr}), containsText("vae is absent"));
+  CHECK_THAT(problemWith("transformer/config.json", "image_dim", 1280), containsText("image_dim = 1280"));
+  CHECK_THAT(problemWith("transformer/config.json", "added_kv_proj_dim", 96), containsText("added_kv_proj_dim = 96"));
+  CHECK_THAT(problemWith("transformer/config.json", "pos_embed_seq_len", 514), containsText("pos_embed_seq_len = 514"));
+  CHECK_THAT(problemWith("transformer/config.json", "_class_name", "X"), containsText("WanTransformer3DModel"));
+  CHECK_THAT(problemWith("transformer/config.json", "new_attention", "ring"), containsText("new_attention = \"ring\""));
   CHECK_THAT(problemWith("transformer/config.json", "rope_max_seq_len", 1'000'000'000),
-             Contains("rope_max_seq_len = 1000000000"));
-  CHECK_THAT(problemWith("transformer/config.json", "in_channels", 36),
-             Contains("in_channels = 36") && Contains("transformers that condition on an image are not served"));
+             containsText("rope_max_seq_len = 1000000000"));
+  CHECK_THAT(
+      problemWith("transformer/config.json", "in_channels", 36),
+      containsText("in_channels = 36") && containsText("transformers that condition on an image are not served"));
   CHECK_THAT(problemWith("transformer/config.json", "num_layers", 4),
-             Contains(".scale_shift_table") && Contains("is missing"));
+             containsText(".scale_shift_table") && containsText("is missing"));
   CHECK_THAT(problemWith("transformer/config.json", "num_layers", 1),
-             Contains("tensors that this model does not have") && Contains("\"blocks.1."));
+             containsText("tensors that this model does not have") && containsText("\"blocks.1."));
   CHECK_THAT(problemWith("scheduler/scheduler_config.json", "prediction_type", "epsilon"),
-             Contains("prediction_type = \"epsilon\""));
+             containsText("prediction_type = \"epsilon\""));
   for (const auto& oracle : testing::oracles()) {
-    CHECK_THAT(loadProblem(oracle.checkpoint("wan22-a14b")), Contains("transformer_2"));
+    CHECK_THAT(loadProblem(oracle.checkpoint("wan22-a14b")), containsText("transformer_2"));
     if (!oracle.has("checkpoints/wan21-i2v")) continue;
-    CHECK_THAT(loadProblem(oracle.checkpoint("wan21-i2v")), Contains("image_encoder"));
-    CHECK_THAT(loadProblem(oracle.checkpoint("wan22-ti2v-5b")), Contains("expand_timesteps"));
+    CHECK_THAT(loadProblem(oracle.checkpoint("wan21-i2v")), containsText("image_encoder"));
+    CHECK_THAT(loadProblem(oracle.checkpoint("wan22-ti2v-5b")), containsText("expand_timesteps"));
   }
 }
 
@@ -308,21 +310,21 @@ TEST_CASE("wan denoiser: damaged and missing files are named", "[wan]") {
   SECTION("truncated weights") {
     const std::string whole = testing::readFile(files.path() + "/" + weights);
     files.write(weights, whole.substr(0, whole.size() / 2));
-    CHECK_THAT(loadProblem(model), Contains(weights) && Contains("damaged or incomplete"));
+    CHECK_THAT(loadProblem(model), containsText(weights) && containsText("damaged or incomplete"));
   }
   SECTION("no weights") {
     files.remove(weights);
-    CHECK_THAT(loadProblem(model), Contains("transformer: no weights"));
+    CHECK_THAT(loadProblem(model), containsText("transformer: no weights"));
   }
   SECTION("no scheduler") {
     files.remove("wan21-t2v/scheduler");
-    CHECK_THAT(loadProblem(model), Contains("scheduler_config.json"));
+    CHECK_THAT(loadProblem(model), containsText("scheduler_config.json"));
   }
   SECTION("bad JSON") {
     files.write("wan21-t2v/model_index.json", "{\"_class_name\": ");
-    CHECK_THAT(loadProblem(model), Contains("model_index.json: not valid JSON"));
+    CHECK_THAT(loadProblem(model), containsText("model_index.json: not valid JSON"));
   }
-  SECTION("no model") { CHECK_THAT(loadProblem(files.path() + "/none"), Contains("none/model_index.json")); }
+  SECTION("no model") { CHECK_THAT(loadProblem(files.path() + "/none"), containsText("none/model_index.json")); }
 }
 
 // Of a load that only checks: field and message.
@@ -337,7 +339,7 @@ TEST_CASE("wan denoiser: degrees that its heads, layers and branches cannot fill
   const auto refused = [](const mesh::MeshDegrees& degrees, const std::string& field, const std::string& valid) {
     const auto [at, text] = refusedDegrees(degrees);
     CHECK(at == field);
-    CHECK_THAT(text, Contains(field + " = ") && Contains(valid));
+    CHECK_THAT(text, containsText(field + " = ") && containsText(valid));
   };
   refused({.dp = 2}, "parallel.dp", "it uses cfg, ring, ulysses, pp, tp");
   refused({.spatial = 2}, "parallel.spatial", "it uses cfg, ring, ulysses, pp, tp");
@@ -365,17 +367,17 @@ TEST_CASE("wan denoiser: what a rank of several will hold is known without loadi
 
 TEST_CASE("wan denoiser: options and devices it does not know are refused", "[wan]") {
   CHECK_THAT(loadProblem(checkpoint(), {{"guidance_batching", "both"}}),
-             Contains("guidance_batching: \"both\" is not auto, batched or separate"));
+             containsText("guidance_batching: \"both\" is not auto, batched or separate"));
   CHECK_THAT(loadProblem(checkpoint(), {{"ring_attention", "fast"}}),
-             Contains("ring_attention: \"fast\" is not exchange or all_gather"));
-  CHECK_THAT(loadProblem(checkpoint(), {{"batching", "auto"}}), Contains("has no option \"batching\""));
+             containsText("ring_attention: \"fast\" is not exchange or all_gather"));
+  CHECK_THAT(loadProblem(checkpoint(), {{"batching", "auto"}}), containsText("has no option \"batching\""));
   WanDenoiser denoiser;
-  CHECK_THAT(problem(denoiser.load({.model_dir = checkpoint(), .device = "tpu"})), Contains("device \"tpu\""));
-  CHECK_THAT(problem(denoiser.load({.model_dir = checkpoint(), .device = "cuda"})), Contains("\"cuda:N\""));
+  CHECK_THAT(problem(denoiser.load({.model_dir = checkpoint(), .device = "tpu"})), containsText("device \"tpu\""));
+  CHECK_THAT(problem(denoiser.load({.model_dir = checkpoint(), .device = "cuda"})), containsText("\"cuda:N\""));
   const Status absent = denoiser.load({.model_dir = checkpoint(), .device = "cuda:99"});
   CHECK(absent.code() == absl::StatusCode::kFailedPrecondition);
-  CHECK_THAT(messageOf(absent), Contains("\"cuda:99\": this process sees"));
-  CHECK_THAT(problem(denoiser.load({.model_dir = checkpoint(), .dtype = DType::kInt64})), Contains("dtype int64"));
+  CHECK_THAT(messageOf(absent), containsText("\"cuda:99\": this process sees"));
+  CHECK_THAT(problem(denoiser.load({.model_dir = checkpoint(), .dtype = DType::kInt64})), containsText("dtype int64"));
 }
 
 }  // namespace

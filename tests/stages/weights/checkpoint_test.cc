@@ -9,11 +9,12 @@
 #include "tests/stages/cuda_device.h"
 #include "tests/stages/golden.h"
 #include "tests/stages/temp_checkpoint.h"
+#include "tests/support/contains_text.h"
 
 namespace latentd::stages {
 namespace {
 
-using Catch::Matchers::Contains;
+using latentd::testing::containsText;
 using testing::bytesOf;
 using testing::problem;
 using testing::TempCheckpoint;
@@ -139,14 +140,16 @@ TEST_CASE("checkpoint: missing, misshapen, mistyped and extra tensors are named"
     return problem(reader.finish({"a", "n"}));
   };
   CHECK_THAT(failure("b", {4, 2}, at::kFloat),
-             Contains("tensor \"b\" with shape [4, 2] is missing") && Contains(files.path()));
-  CHECK_THAT(failure("a", {3}, at::kFloat), Contains(path) && Contains("\"a\" has shape [2]") && Contains("[3]"));
-  CHECK_THAT(failure("n", {1}, at::kFloat), Contains(path) && Contains("\"n\" has dtype int32, expected float32"));
-  CHECK_THAT(failure("a", {2}, at::kLong), Contains("\"a\" has dtype float32, expected int64"));
+             containsText("tensor \"b\" with shape [4, 2] is missing") && containsText(files.path()));
+  CHECK_THAT(failure("a", {3}, at::kFloat),
+             containsText(path) && containsText("\"a\" has shape [2]") && containsText("[3]"));
+  CHECK_THAT(failure("n", {1}, at::kFloat),
+             containsText(path) && containsText("\"n\" has dtype int32, expected float32"));
+  CHECK_THAT(failure("a", {2}, at::kLong), containsText("\"a\" has dtype float32, expected int64"));
 
   WeightReader reader = open(files.path());
   reader.take("a", {2}, at::kFloat);
-  CHECK_THAT(problem(reader.finish()), Contains("\"n\" (" + path + ")"));
+  CHECK_THAT(problem(reader.finish()), containsText("\"n\" (" + path + ")"));
   CHECK(problem(reader.finish({"n"})) == "");
 }
 
@@ -201,11 +204,11 @@ TEST_CASE("checkpoint: a broken set of shards is refused with the file", "[weigh
   const auto failure = [&] { return problem(WeightReader::open(files.path()).status()); };
   SECTION("missing shard") {
     files.remove("s2.safetensors");
-    CHECK_THAT(failure(), Contains("s2.safetensors") && Contains("model.safetensors.index.json"));
+    CHECK_THAT(failure(), containsText("s2.safetensors") && containsText("model.safetensors.index.json"));
   }
   SECTION("tensor in another shard than the index says") {
     files.write("model.safetensors.index.json", R"({"weight_map":{"a":"s2.safetensors","b":"s1.safetensors"}})");
-    CHECK_THAT(failure(), Contains("tensor \"a\" is not in s2.safetensors"));
+    CHECK_THAT(failure(), containsText("tensor \"a\" is not in s2.safetensors"));
   }
   SECTION("tensor that the index does not name") {
     files.write("model.safetensors.index.json", R"({"weight_map":{"a":"s1.safetensors"}})");
@@ -213,28 +216,29 @@ TEST_CASE("checkpoint: a broken set of shards is refused with the file", "[weigh
                            R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
                            R"("c":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
                            bytesOf({1, 2}));
-    CHECK_THAT(failure(), Contains("tensor \"c\" is not named by"));
+    CHECK_THAT(failure(), containsText("tensor \"c\" is not named by"));
   }
   SECTION("tensor twice") {
     files.writeSafetensors("s2.safetensors", scalarHeader("a"), bytesOf({2}));
-    CHECK_THAT(failure(), Contains("tensor \"a\" is in") && Contains("s1.safetensors") && Contains("s2.safetensors"));
+    CHECK_THAT(failure(),
+               containsText("tensor \"a\" is in") && containsText("s1.safetensors") && containsText("s2.safetensors"));
   }
   SECTION("truncated shard") {
     const std::string whole = testing::readFile(files.path() + "/s2.safetensors");
     files.write("s2.safetensors", whole.substr(0, whole.size() - 1));
-    CHECK_THAT(failure(), Contains("s2.safetensors") && Contains("tensor \"b\""));
+    CHECK_THAT(failure(), containsText("s2.safetensors") && containsText("tensor \"b\""));
   }
   SECTION("bad index") {
     files.write("model.safetensors.index.json", R"({"weight_map":)");
-    CHECK_THAT(failure(), Contains("model.safetensors.index.json: not valid JSON"));
+    CHECK_THAT(failure(), containsText("model.safetensors.index.json: not valid JSON"));
   }
   SECTION("index without a map") {
     files.write("model.safetensors.index.json", "{}");
-    CHECK_THAT(failure(), Contains("\"weight_map\" is missing"));
+    CHECK_THAT(failure(), containsText("\"weight_map\" is missing"));
   }
   SECTION("shard outside the folder") {
     files.write("model.safetensors.index.json", R"({"weight_map":{"a":"../s1.safetensors"}})");
-    CHECK_THAT(failure(), Contains("without folders"));
+    CHECK_THAT(failure(), containsText("without folders"));
   }
 }
 
@@ -242,7 +246,7 @@ TEST_CASE("checkpoint: a folder without weights says what was looked for", "[wei
   TempCheckpoint files;
   const auto reader = WeightReader::open(files.path());
   CHECK(reader.status().code() == absl::StatusCode::kNotFound);
-  CHECK_THAT(messageOf(reader.status()), Contains("diffusion_pytorch_model.safetensors or model.safetensors"));
+  CHECK_THAT(messageOf(reader.status()), containsText("diffusion_pytorch_model.safetensors or model.safetensors"));
 }
 
 TEST_CASE("checkpoint: every reference checkpoint opens", "[weights][golden]") {
