@@ -1,12 +1,18 @@
 #include "tools/ctl/output_file.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
+#include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
 #include "tests/support/temp_dir.h"
 
@@ -20,7 +26,60 @@ std::string contentOf(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// Pid of a process that has been killed while it wrote.
+pid_t killWhileWriting(const fs::path& path, OutputFile::Unfinished unfinished) {
+  const pid_t child = fork();
+  if (child == 0) {
+    auto output = OutputFile::open(path, unfinished);
+    if (output.ok()) output->write("half of").IgnoreError();
+    raise(SIGKILL);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  return child;
+}
+
+bool hasUnnamedFiles(const std::string& folder) {
+  return UniqueFd(::open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600)).valid();
+}
+
 }  // namespace
+
+TEST_CASE("latentctl: a killed process leaves nothing, or what the next one removes", "[latentctl][output]") {
+  const testing::TempDir folder;
+  const fs::path path = fs::path(folder.path()) / "video.mp4";
+  killWhileWriting(path, OutputFile::Unfinished::kUnnamed);
+  CHECK(folder.entries() == (hasUnnamedFiles(folder.path()) ? 0 : 1));
+  killWhileWriting(path, OutputFile::Unfinished::kNamed);
+  CHECK(folder.entries() >= 1);
+  for (const auto unfinished : {OutputFile::Unfinished::kNamed, OutputFile::Unfinished::kUnnamed}) {
+    auto output = OutputFile::open(path, unfinished);
+    REQUIRE(output.ok());
+    REQUIRE(output->write("all of it").ok());
+    REQUIRE(output->commit().ok());
+    CHECK(contentOf(path) == "all of it");
+    CHECK(folder.entries() == 1);
+  }
+}
+
+TEST_CASE("latentctl: only what a dead process left of the same target is removed", "[latentctl][output]") {
+  const testing::TempDir folder;
+  const pid_t dead = killWhileWriting(fs::path(folder.path()) / "x.mp4", OutputFile::Unfinished::kUnnamed);
+  const std::string gone = std::to_string(dead);
+  const std::string alive = std::to_string(getppid());
+  const auto make = [&](const std::string& name) { std::ofstream(fs::path(folder.path()) / name) << "part"; };
+  const std::vector<std::string> others{".video.mp4." + alive + ".part", ".other.mp4." + gone + ".part",
+                                        ".video.mp4.x" + gone + ".part", "video.mp4." + gone + ".part",
+                                        ".video.mp4.part"};
+  for (const std::string& name : others)
+    make(name);
+  make(".video.mp4." + gone + ".part");
+  REQUIRE(OutputFile::open(fs::path(folder.path()) / "video.mp4").ok());
+  for (const std::string& name : others)
+    CHECK(fs::exists(fs::path(folder.path()) / name));
+  CHECK_FALSE(fs::exists(fs::path(folder.path()) / (".video.mp4." + gone + ".part")));
+}
 
 TEST_CASE("latentctl: a file appears when it is complete", "[latentctl][output]") {
   const testing::TempDir folder;
