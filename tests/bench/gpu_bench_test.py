@@ -25,9 +25,9 @@ from gpu_bench.daemon import Refused
 from gpu_bench.report import Report, efficiency, meets, text_table
 
 
-def load_program():
-    loader = importlib.machinery.SourceFileLoader("multi_gpu", str(ROOT / "tools/bench/multi_gpu"))
-    program = importlib.util.module_from_spec(importlib.util.spec_from_loader("multi_gpu", loader))
+def load_program(name="multi_gpu"):
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "tools/bench" / name))
+    program = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
     loader.exec_module(program)
     return program
 
@@ -42,6 +42,31 @@ class InFolder(unittest.TestCase):
         report = Report(self.folder, {"host": {"GPUs": "none"}})
         report.say = lambda text: None
         return report
+
+
+class HandoffGpuTest(unittest.TestCase):
+    def setUp(self):
+        self.program = load_program("handoff_gpu")
+        self.told = self.enterContext(contextlib.redirect_stderr(io.StringIO()))
+
+    def test_a_budget_stops_between_sizes_and_says_what_it_left_out(self):
+        measured = []
+        with unittest.mock.patch.object(self.program.time, "monotonic", side_effect=[0, 4, 5]):
+            results = self.program.measure_each([65536, 1 << 20, 1 << 24, 1 << 26], 5, lambda size: measured.append(size) or [size])
+        self.assertEqual((measured, results), ([65536, 1 << 20], [65536, 1 << 20]))
+        self.assertEqual(self.told.getvalue(), "left out after --max-seconds 5: 16384 KiB, 65536 KiB\n")
+
+    def test_each_figure_is_told_as_it_is_measured(self):
+        arguments = unittest.mock.Mock(devices="cuda:0", only="latentd,bare program", rounds=2, transfers=4, phases=False)
+        seen = []
+
+        def measured(samples):
+            return lambda *_: seen.append(self.told.getvalue().count("\n")) or samples
+        with unittest.mock.patch.multiple(self.program, latentd=measured([100.0]), bare_program=measured([50.0])):
+            self.program.measure(None, 65536, arguments)
+        self.assertEqual(seen, [0, 1, 2, 3])
+        self.assertEqual(self.told.getvalue().splitlines()[0], "64 KiB, latentd, round 1 of 2: 100 / 100 / 100 us")
+        self.assertEqual(self.told.getvalue().splitlines()[3], "64 KiB, bare program, round 2 of 2: 50 / 50 / 50 us")
 
 
 class ReportTest(InFolder):
