@@ -88,6 +88,7 @@ void Dispatcher::groupLost(GroupIndex group, const Status& cause) {
   }
   for (JobRun* run : touched) {
     reportIfCertain(*run);
+    if (run->figures_until) maybeSucceed(*run);
     maybeRelease(*run);
   }
 }
@@ -235,9 +236,22 @@ void Dispatcher::maybeSucceed(JobRun& run) {
   const bool all_ended = std::all_of(run.stages.begin(), run.stages.end(),
                                      [](const StageRun& stage) { return stage.state == StageRun::State::kEnded; });
   if (!all_ended) return;
+  if (!figuresTold(run)) {
+    if (!run.figures_until) run.figures_until = clock_.now() + kFiguresTimeout;
+    if (clock_.now() < *run.figures_until) return;
+  }
+  run.figures_until.reset();
   run.outcome = absl::OkStatus();
   run.reported = true;
   host_.onJobEnded(run.spec.id, *run.result);
+}
+
+bool Dispatcher::figuresTold(const JobRun& run) const {
+  return std::all_of(run.published.begin(), run.published.end(), [&](const Handoff& handoff) {
+    const PromisedArtifact& artifact = *run.promises[handoff.link];
+    const bool gone = ledgers_[artifact.edge.value].channel() != artifact.channel;
+    return gone || run.acknowledged.count(handoff) != 0;
+  });
 }
 
 bool Dispatcher::holdsNothing(const JobRun& run) const {

@@ -108,6 +108,7 @@ class Dispatcher {
   void onProgress(WorkerId worker, const internal::v1::StepProgress& event);
   void onDone(WorkerId worker, const internal::v1::StageDone& event);
   void onFailed(WorkerId worker, const internal::v1::StageFailed& event);
+  void onTransfer(WorkerId producer, EdgeIndex edge, const internal::v1::TransferDone& event);
   void onDiscarded(WorkerId worker, const internal::v1::RefsDiscarded& event);
   void onOutputDone(const JobId& job, StatusOr<media::OutputResult> result);
 
@@ -217,6 +218,8 @@ class Dispatcher {
   void cancelCommands(JobRun& run);
   void discardPromises(JobRun& run);
   void maybeSucceed(JobRun& run);
+  // Whether all that can still be told of its hand-offs was.
+  bool figuresTold(const JobRun& run) const;
   void maybeRelease(JobRun& run);
   bool holdsNothing(const JobRun& run) const;
   bool isOutstanding(const PromisedArtifact& artifact) const;

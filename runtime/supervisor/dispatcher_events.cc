@@ -64,7 +64,28 @@ void Dispatcher::onProgress(WorkerId worker, const wire::StepProgress& event) {
 void Dispatcher::onDone(WorkerId worker, const wire::StageDone& event) {
   JobRun* run = find(event.job_id());
   if (openStage(run, worker) == nullptr) return;
+  for (const size_t link : shapes_[lanes_[worker.group.value].place].outputs) {
+    const PromisedArtifact& artifact = *run->promises[link];
+    const bool named = std::any_of(event.outputs().begin(), event.outputs().end(), [&](const wire::TensorRef& output) {
+      return output.artifact().channel_id() == artifact.channel.value &&
+             output.artifact().sequence() == artifact.sequence.value;
+    });
+    const bool publishes = worker.rank == Rank(0) || topology_.edges[artifact.edge.value].publishesParts();
+    if (named && publishes) run->published.insert({link, worker.rank});
+  }
   answer(*run, worker, absl::OkStatus(), event.timings());
+}
+
+void Dispatcher::onTransfer(WorkerId producer, EdgeIndex edge, const wire::TransferDone& event) {
+  const SequenceNumber sequence(event.artifact().sequence());
+  const std::optional<JobId> job = jobOf(edge, ChannelId(event.artifact().channel_id()), sequence);
+  JobRun* run = job ? find(*job) : nullptr;
+  const size_t link = topology_.edges[edge.value].link;
+  if (run == nullptr || !run->promises[link] || run->promises[link]->sequence != sequence) return;
+  run->acknowledged.insert({link, producer.rank});
+  if (!run->figures_until) return;
+  maybeSucceed(*run);
+  maybeRelease(*run);
 }
 
 void Dispatcher::onFailed(WorkerId worker, const wire::StageFailed& event) {
@@ -192,7 +213,7 @@ Clock::TimePoint Dispatcher::nextDeadline() const {
   for (const auto& [request, discard] : discards_)
     next = std::min(next, discard.deadline);
   for (const auto& [id, run] : runs_)
-    next = std::min(next, run->report_time.value_or(next));
+    next = std::min({next, run->report_time.value_or(next), run->figures_until.value_or(next)});
   return next;
 }
 
@@ -222,10 +243,11 @@ void Dispatcher::giveUp(GroupIndex group, const Status& cause) {
 void Dispatcher::reportDue(Clock::TimePoint now) {
   std::vector<JobRun*> due;
   for (const auto& [id, run] : runs_) {
-    if (run->report_time && *run->report_time <= now) due.push_back(run.get());
+    const bool reports = run->report_time && *run->report_time <= now;
+    if (reports || (run->figures_until && *run->figures_until <= now)) due.push_back(run.get());
   }
   for (JobRun* run : due) {
-    report(*run);
+    run->report_time ? report(*run) : maybeSucceed(*run);
     maybeRelease(*run);
   }
 }

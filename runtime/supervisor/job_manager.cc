@@ -75,6 +75,7 @@ StatusOr<v1::Job> JobManager::submit(const v1::SubmitRequest& request) {
   if (request.has_stall_timeout()) timing.stall_timeout = toMilliseconds(request.stall_timeout(), kDeadlineMax);
   timing.deadline = laterBy(deps_.clock.now(), deadline);
   timing.place = *place;
+  timing.paces.resize(deps_.topology.stages.size());
   job_deadlines_.emplace(timing.deadline, id);
   deps_.metrics.submitted.Increment();
   log_->info("job {} queued: {}x{}, {} frames, {} steps, seed {}", id, record.job.parameters().width(),
@@ -219,7 +220,8 @@ void JobManager::decorate(const JobRecord& record, v1::Job& job) const {
       stage.set_waiting(true);
       stage.set_wait_reason(dispatcher_.waitReason(job.id(), place));
     }
-    if (const auto left = estimate_.remaining(job, deps_.clock.wallNow())) *job.mutable_remaining() = toDuration(*left);
+    if (const auto left = estimate_.remaining(job, timings_.at(job.id()).paces, deps_.clock.wallNow()))
+      *job.mutable_remaining() = toDuration(*left);
   }
 }
 

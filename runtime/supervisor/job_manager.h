@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "runtime/supervisor/job_table.h"
 #include "runtime/supervisor/job_validation.h"
 #include "runtime/supervisor/remaining_estimate.h"
+#include "runtime/supervisor/step_pace.h"
 #include "runtime/supervisor/trace_store.h"
 #include "runtime/supervisor/watchers.h"
 
@@ -78,7 +80,7 @@ class JobManager final : public DispatcherHost {
   // After anything that may have freed something or queued something.
   void pump();
   TraceStore& traces() { return traces_; }
-  void addTransfer(const JobId& job, const std::string& edge, Rank producer, const internal::v1::TransferDone& done);
+  void addTransfer(const JobId& job, EdgeIndex edge, Rank producer, const internal::v1::TransferDone& done);
   Clock::TimePoint nextDeadline() const;
   void onTimer();
 
@@ -103,13 +105,16 @@ class JobManager final : public DispatcherHost {
     Clock::TimePoint deadline;
     JobQueue::Place place{};  // in the queue
     std::optional<Clock::TimePoint> cancel_time;
-    std::string cancel_stage;  // where it was when the cancel came
-    bool begun = false;        // some stage has computed for it
+    std::string cancel_stage;     // where it was when the cancel came
+    bool begun = false;           // some stage has computed for it
+    std::vector<StepPace> paces;  // by stage, of its present run
   };
 
   Status admissible(const v1::SubmitRequest& request);
   StatusOr<JobRecord*> lookUp(const JobId& id);
   JobId newId();
+  // For the order in which hand-offs are shown: places of the stages, rank of the producer.
+  std::tuple<size_t, size_t, uint32_t> pipelinePlace(const v1::EdgeTransfer& transfer) const;
   v1::Job snapshot(const JobRecord& record) const;
   void decorate(const JobRecord& record, v1::Job& job) const;
   void notify(const JobRecord& record);

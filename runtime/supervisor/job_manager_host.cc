@@ -1,5 +1,6 @@
 // What the dispatcher asks and tells of jobs.
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/supervisor/job_manager.h"
@@ -77,6 +78,9 @@ void JobManager::onStageProgress(const JobId& job, GroupIndex group, uint32_t st
   v1::StageProgress& stage = *stageOf(job, group);
   stage.set_step(step);
   stage.set_steps(steps);
+  const double now = toSeconds(deps_.clock.wallNow());
+  const double start = stage.has_compute_start_time() ? toSeconds(stage.compute_start_time()) : now;
+  timings_[job].paces[deps_.topology.groups[group.value].place].note(step, now, start);
   notify(*table_.find(job));
 }
 
@@ -135,21 +139,35 @@ void JobManager::onJobDisplaced(const JobId& job, const Status& cause) {
 void JobManager::requeue(const JobId& id, const Status& cause, JobTable::Requeue why) {
   JobRecord& record = *table_.find(id);
   table_.requeue(record, cause, why);
-  queue_.restore(id, timings_[id].place);
+  Timing& timing = timings_[id];
+  timing.paces.assign(timing.paces.size(), {});
+  queue_.restore(id, timing.place);
   queue_moved_ = true;
   log_->warn("job {} is queued again at its old place: {}", id, messageOf(cause));
   notify(record);
 }
 
-void JobManager::addTransfer(const JobId& job, const std::string& edge, Rank producer,
-                             const internal::v1::TransferDone& done) {
+std::tuple<size_t, size_t, uint32_t> JobManager::pipelinePlace(const v1::EdgeTransfer& transfer) const {
+  const std::vector<config::EdgeSpec>& edges = deps_.topology.edges;
+  const auto edge = std::find_if(edges.begin(), edges.end(),
+                                 [&](const config::EdgeSpec& spec) { return spec.name == transfer.edge(); });
+  const config::LinkSpec& link = deps_.topology.links[edge->link];
+  return {link.from, link.to, transfer.rank()};
+}
+
+void JobManager::addTransfer(const JobId& job, EdgeIndex edge, Rank producer, const internal::v1::TransferDone& done) {
   JobRecord* record = table_.find(job);
   if (record == nullptr) return;
-  v1::EdgeTransfer& transfer = *record->job.add_transfers();
-  transfer.set_edge(edge);
+  auto& transfers = *record->job.mutable_transfers();
+  v1::EdgeTransfer& transfer = *transfers.Add();
+  transfer.set_edge(deps_.topology.edges[edge.value].name);
   transfer.set_rank(producer.value);
   transfer.set_bytes(done.bytes());
   *transfer.mutable_duration() = secondsToDuration(done.handoff_seconds());
+  // They are told as they end; people follow the pipeline.
+  std::stable_sort(transfers.begin(), transfers.end(), [this](const v1::EdgeTransfer& a, const v1::EdgeTransfer& b) {
+    return pipelinePlace(a) < pipelinePlace(b);
+  });
 }
 
 }  // namespace latentd::supervisor

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,14 @@ inline internal::v1::ArtifactRef toProto(const PromisedArtifact& artifact) {
   return ref;
 }
 
+// A producer rank's part in a hand-off of a job.
+struct Handoff {
+  size_t link = 0;
+  Rank producer;
+
+  friend auto operator<=>(const Handoff&, const Handoff&) = default;
+};
+
 struct JobRun {
   // Whether it is handed back when it is released, instead of having ended.
   enum class Return {
@@ -77,8 +86,11 @@ struct JobRun {
   std::vector<std::optional<PromisedArtifact>> promises;  // by link
   std::unique_ptr<media::Output> output;                  // while open
   std::optional<media::OutputResult> result;
-  std::optional<Status> outcome;  // set once; the first cause wins
-  bool reported = false;          // the outcome was told to the host
+  std::set<Handoff> published;
+  std::set<Handoff> acknowledged;                 // and told
+  std::optional<Clock::TimePoint> figures_until;  // it has succeeded, and waits so long for what is told of hand-offs
+  std::optional<Status> outcome;                  // set once; the first cause wins
+  bool reported = false;                          // the outcome was told to the host
   Return returns = Return::kNone;
   std::optional<GroupIndex> blamed;  // whose failure the outcome is, until that is told
   // The outcome may be the consequence of a death, or of a failure further up, that is not known yet: until then its

@@ -32,6 +32,10 @@ constexpr int kEventsUnhandledMax = 64;
 // Hand-offs whose figures may come after the job has released the artifact: more than fit in any pool.
 constexpr size_t kTransfersRemembered = 64;
 
+// How long a job that is done waits to be told of its hand-offs. That is on its way when the job ends, but for a
+// producer that is gone or does not get to run.
+constexpr std::chrono::seconds kFiguresTimeout{1};
+
 // Names a group's step gate among the descriptors that a worker inherits; frame rings count from 1.
 constexpr uint64_t kStepGateId = UINT64_MAX;
 constexpr uint64_t kFlightRecorderId = UINT64_MAX - 1;

@@ -11,11 +11,6 @@ namespace {
 // Weight of the newest observation: a changed load on the machine shows after a few jobs, one odd job does not rule.
 constexpr double kNewestWeight = 0.3;
 
-double secondsBetween(const google::protobuf::Timestamp& start, Clock::WallTime now) {
-  const auto since_epoch = std::chrono::seconds(start.seconds()) + std::chrono::nanoseconds(start.nanos());
-  return std::chrono::duration<double>(now.time_since_epoch() - since_epoch).count();
-}
-
 }  // namespace
 
 double RemainingEstimate::work(const v1::JobParameters& parameters, bool scales_with_steps) const {
@@ -39,19 +34,20 @@ std::optional<double> RemainingEstimate::stageSeconds(size_t place, const v1::Jo
   return rates_[place]->seconds_per_work * work(parameters, rates_[place]->scales_with_steps);
 }
 
-std::optional<Clock::Duration> RemainingEstimate::remaining(const v1::Job& job, Clock::WallTime now) const {
+std::optional<Clock::Duration> RemainingEstimate::remaining(const v1::Job& job, const std::vector<StepPace>& paces,
+                                                            Clock::WallTime now) const {
   double seconds = 0;
   for (int place = 0; place < job.stages_size(); ++place) {
     const v1::StageProgress& stage = job.stages(place);
     if (stage.has_finish_time()) continue;
     const std::optional<double> whole = stageSeconds(place, job.parameters());
-    if (stage.has_compute_start_time() && stage.step() > 0) {
-      const double each = secondsBetween(stage.compute_start_time(), now) / stage.step();
-      seconds += each * (stage.steps() - std::min(stage.step(), stage.steps()));
+    const std::optional<double> by_steps = paces[place].left(stage.steps(), toSeconds(now));
+    if (stage.has_compute_start_time() && by_steps) {
+      seconds += *by_steps;
     } else if (!whole) {
       return std::nullopt;
     } else if (stage.has_compute_start_time()) {
-      seconds += std::max(0.0, *whole - secondsBetween(stage.compute_start_time(), now));
+      seconds += std::max(0.0, *whole - (toSeconds(now) - toSeconds(stage.compute_start_time())));
     } else {
       seconds += *whole;
     }

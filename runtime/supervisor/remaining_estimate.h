@@ -5,6 +5,7 @@
 
 #include "proto/api.pb.h"
 #include "runtime/base/clock.h"
+#include "runtime/supervisor/step_pace.h"
 
 namespace latentd::supervisor {
 
@@ -19,7 +20,9 @@ class RemainingEstimate {
   // The stage at this place in the pipeline ended well for a job of these parameters.
   void observe(size_t place, const v1::JobParameters& parameters, uint32_t steps, double seconds);
   // Nothing while there is a stage left of which neither its own steps nor an earlier job tell.
-  std::optional<Clock::Duration> remaining(const v1::Job& job, Clock::WallTime now) const;
+  // paces: of its stages in this run.
+  std::optional<Clock::Duration> remaining(const v1::Job& job, const std::vector<StepPace>& paces,
+                                           Clock::WallTime now) const;
 
  private:
   struct Rate {

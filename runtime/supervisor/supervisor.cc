@@ -200,11 +200,9 @@ void Supervisor::onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& 
     case Event::kRefsDiscarded:
       return dispatcher.onDiscarded(worker, event.refs_discarded());
     case Event::kHeartbeat:
-      for (const internal::v1::EdgeStats& stats : event.heartbeat().edges()) {
-        const auto edge = fleet_.edgeOf(ChannelId(stats.channel_id()));
-        if (edge) edge_monitor_.onStats(*edge, worker, stats);
-      }
-      return;
+      return countEdges(worker, event.heartbeat().edges());
+    case Event::kFigures:
+      return countEdges(worker, event.figures().edges());
     case Event::kTransfer: {
       const internal::v1::TransferDone& transfer = event.transfer();
       const ChannelId channel(transfer.artifact().channel_id());
@@ -214,11 +212,20 @@ void Supervisor::onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& 
       const auto job = dispatcher.jobOf(*edge, channel, SequenceNumber(transfer.artifact().sequence()));
       if (!job) return;
       jobs_.traces().onTransfer(*job, worker, deps_.topology.edges[edge->value].name, transfer);
-      jobs_.addTransfer(*job, deps_.topology.edges[edge->value].name, worker.rank, transfer);
+      jobs_.addTransfer(*job, *edge, worker.rank, transfer);
+      // Last: the job may end with it.
+      dispatcher.onTransfer(worker, *edge, transfer);
       return;
     }
     default:
       return;  // the fleet's own events
+  }
+}
+
+void Supervisor::countEdges(WorkerId worker, const google::protobuf::RepeatedPtrField<internal::v1::EdgeStats>& edges) {
+  for (const internal::v1::EdgeStats& stats : edges) {
+    const auto edge = fleet_.edgeOf(ChannelId(stats.channel_id()));
+    if (edge) edge_monitor_.onStats(*edge, worker, stats);
   }
 }
 
@@ -340,7 +347,8 @@ StatusOr<v1::FlightRecords> Supervisor::flightRecords(const std::string& group) 
 
 uint32_t Supervisor::drain(std::chrono::milliseconds deadline) {
   return answer(kLoopAnswerTimeout, [this, deadline] {
-    log_->info("draining: {} jobs are left, within {:g} s", jobs_.unfinished(),
+    log_->info("draining: {} left, within {:g} s",
+               jobs_.unfinished() == 1 ? "1 job is" : fmt::format("{} jobs are", jobs_.unfinished()),
                std::chrono::duration<double>(deadline).count());
     jobs_.close("the daemon drains");
     shutdown_.drain(deadline);

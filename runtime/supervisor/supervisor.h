@@ -90,6 +90,7 @@ class Supervisor final : public JobService, private FleetHost, private ControlHa
   void onClosed(ConnectionId connection) override;
   void onWorkerExit(WorkerId worker, const ExitStatus& status, const std::vector<std::string>& last_lines) override;
 
+  void countEdges(WorkerId worker, const google::protobuf::RepeatedPtrField<internal::v1::EdgeStats>& edges);
   void traceAnswer(WorkerId worker, const JobId& job, const internal::v1::CommandTrace& trace);
   // Runs the task on the loop, then what follows from it.
   template <class Task>

@@ -18,6 +18,12 @@ inline google::protobuf::Timestamp toTimestamp(Clock::WallTime time) {
   return timestamp;
 }
 
+// Since the epoch.
+inline double toSeconds(Clock::WallTime time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+inline double toSeconds(const google::protobuf::Timestamp& time) {
+  return static_cast<double>(time.seconds()) + time.nanos() * 1e-9;
+}
+
 inline google::protobuf::Duration toDuration(Clock::Duration duration) {
   google::protobuf::Duration proto;
   proto.set_seconds(duration.count() / std::nano::den);

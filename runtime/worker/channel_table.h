@@ -17,6 +17,8 @@ class ChannelTable {
   virtual StatusOr<std::shared_ptr<channel::Consumer>> consumer(uint32_t channel_id) = 0;
   // To every open channel: this rank moves.
   virtual void noteProgress() = 0;
+  // Tells the supervisor what was counted so far. Any thread.
+  virtual void postFigures() = 0;
 };
 
 }  // namespace latentd::worker

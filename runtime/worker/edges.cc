@@ -18,7 +18,9 @@ using internal::v1::WorkerEvent;
 double seconds(Clock::Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 void logFailure(const std::string& edge, const Status& status) {
-  getLogger("edges")->warn("{}: channel failed: {}", edge, status.ToString());
+  // Of a peer's death it is the consequence, which the supervisor tells with its cause.
+  const auto level = absl::IsUnavailable(status) ? spdlog::level::info : spdlog::level::warn;
+  getLogger("edges")->log(level, "{}: channel failed: {}", edge, status.ToString());
 }
 
 }  // namespace
@@ -59,6 +61,7 @@ StatusOr<std::shared_ptr<Producer>> Edges::openProducer(const internal::v1::Open
   const channel::ChannelSpec spec = fromProto(command.channel());
   channel::ProducerCallbacks callbacks;
   callbacks.on_transfer_done = [this, id = spec.channel_id](const channel::Transfer& transfer) {
+    postFigures();
     WorkerEvent event;
     internal::v1::TransferDone& done = *event.mutable_transfer();
     done.mutable_artifact()->set_channel_id(id);
@@ -173,9 +176,15 @@ void Edges::discard(const internal::v1::DiscardRefs& command) {
   }
 }
 
-void Edges::fillStats(internal::v1::Heartbeat& heartbeat) {
+void Edges::postFigures() {
+  WorkerEvent event;
+  fillStats(*event.mutable_figures()->mutable_edges());
+  events_.post(std::move(event));
+}
+
+void Edges::fillStats(google::protobuf::RepeatedPtrField<internal::v1::EdgeStats>& edges) {
   for (const auto& [id, end] : snapshot()) {
-    internal::v1::EdgeStats& stats = *heartbeat.add_edges();
+    internal::v1::EdgeStats& stats = *edges.Add();
     stats.set_channel_id(id);
     if (end.producer != nullptr) {
       const channel::ProducerStats counted = end.producer->stats();

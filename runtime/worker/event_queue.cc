@@ -14,8 +14,10 @@ EventQueue::EventQueue(Epoch epoch, std::function<void()> on_overflow)
     : epoch_(epoch), on_overflow_(std::move(on_overflow)) {}
 
 bool EventQueue::supersede(WorkerEvent& event) {
-  if (event.has_heartbeat()) {
-    const auto queued = std::find_if(events_.begin(), events_.end(), [](const auto& e) { return e.has_heartbeat(); });
+  // Totals: the older ones, which what is queued behind them counts on, may as well be the newer.
+  if (event.has_heartbeat() || event.has_figures()) {
+    const auto queued = std::find_if(events_.begin(), events_.end(),
+                                     [&](const auto& e) { return e.event_case() == event.event_case(); });
     if (queued == events_.end()) return false;
     *queued = std::move(event);
     return true;

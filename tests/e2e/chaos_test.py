@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import TERMINAL, Client, api
-from daemon import Daemon, at_most, processes, wait_until
+from daemon import Daemon, at_most, descriptors, processes, wait_until
 
 ARGUMENTS = None
 QUEUE_FULL, INVALID, UNAVAILABLE = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE
@@ -102,14 +102,9 @@ def client_life(daemon, tally, seed, end):
                 time.sleep(0.05)
 
 
-def descriptors(pid):
-    """How many a process has open, and how many of them are shared memory."""
-    targets = []
-    for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            targets.append(os.readlink(entry))
-        except FileNotFoundError:
-            pass  # closed since the folder was read
+def open_and_shared(pid):
+    """How many descriptors a process has open, and how many of them are shared memory."""
+    targets = descriptors(pid)
     return len(targets), sum(target.startswith("/memfd:") for target in targets)
 
 
@@ -118,7 +113,7 @@ class ChaosTest(unittest.TestCase):
         print(f"seed {ARGUMENTS.seed}", flush=True)
         with Daemon(topology()) as daemon, Client(daemon.grpc) as client:
             client.wait(client.submit().id)
-            before, _ = descriptors(daemon.process.pid)
+            before = len(descriptors(daemon.process.pid))
             end = time.monotonic() + ARGUMENTS.seconds
             tally, threads = self.start_clients(daemon, end)
             rng = random.Random(ARGUMENTS.seed)
@@ -131,7 +126,7 @@ class ChaosTest(unittest.TestCase):
             ends = {job_id: end_of(client.wait(job_id, timeout=120)) for job_id in tally.ids}
             self.check_counters(daemon, ends, tally)
             self.check_quiet(daemon, client)
-            wait_until(lambda: descriptors(daemon.process.pid)[0] <= before + 8, 60,
+            wait_until(lambda: len(descriptors(daemon.process.pid)) <= before + 8, 60,
                        lambda: f"the daemon's {before} descriptors, now {descriptors(daemon.process.pid)}")
             self.check_slots(daemon)
             self.assertEqual({job_id: end_of(client.get(job_id)) for job_id in tally.ids}, ends, "an end is the end")
@@ -184,7 +179,7 @@ class ChaosTest(unittest.TestCase):
                 self.assertEqual(client.wait(job.id).state, api.JOB_STATE_SUCCEEDED)
 
         def used():
-            return {pid: descriptors(pid) for pid in [daemon.process.pid, *(pid for pid, _ in daemon.workers())]}
+            return {pid: open_and_shared(pid) for pid in [daemon.process.pid, *(pid for pid, _ in daemon.workers())]}
 
         run()  # a worker that was killed at last makes its pools
         there = used()

@@ -1,5 +1,4 @@
 """Clients that go away, stand still or change their mind: nobody else notices, nothing is left of them."""
-import os
 import pathlib
 import subprocess
 import sys
@@ -12,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import TERMINAL, Client, api, code_of
-from daemon import Daemon, find_binary, wait_until
+from daemon import Daemon, descriptors, find_binary, wait_until
 from daemon_case import CANCELLED, SUCCEEDED, DaemonCase
 
 
@@ -25,7 +24,7 @@ class ClientTest(DaemonCase):
         self.client = self.enterContext(Client(self.daemon.grpc))
 
     def descriptors(self):
-        return len(os.listdir(f"/proc/{self.daemon.process.pid}/fd"))
+        return len(descriptors(self.daemon.process.pid))
 
     def resident(self):
         status = pathlib.Path(f"/proc/{self.daemon.process.pid}/status").read_text()
@@ -46,6 +45,8 @@ class ClientTest(DaemonCase):
             self.assertIn(self.client.wait(job.id).state, TERMINAL)
         wait_until(lambda: self.descriptors() <= before + 2, 60, lambda: f"descriptors back to {before}: {self.descriptors()}")
         self.assertFalse((self.daemon.folder / "killed.npy").exists(), "half a file has another name")
+        self.daemon.ctl("download", done, "-o", self.daemon.folder / "killed.npy")
+        self.assertEqual([path.name for path in self.daemon.folder.iterdir() if "killed" in path.name], ["killed.npy"])
 
     def test_calls_given_up_by_the_client(self):
         self.expect_next_succeeds()

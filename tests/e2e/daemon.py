@@ -40,6 +40,17 @@ def wait_until(condition, seconds, what):
         time.sleep(0.02)
 
 
+def descriptors(pid):
+    """What a process has open, as its links in /proc name it."""
+    targets = []
+    for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            targets.append(os.readlink(entry))
+        except FileNotFoundError:
+            pass  # closed since the folder was read
+    return targets
+
+
 def processes(marker):
     """(pid, command line) of the live processes whose command line or environment names `marker`."""
     found = []

@@ -43,6 +43,20 @@ class KillTest(DaemonCase):
                 self.expect_lost(self.client.wait(job.id), group)
                 self.assertLess(time.monotonic() - start, at_most(5))
 
+    def test_a_kill_is_told_by_its_cause_alone(self):
+        group = "name: middle, stage: noop, "
+        for ranks, options in (("", SLOW), (topologies.ranks(2, "tp: 2") + ", ", SLOW + ", sum_bytes: 4096")):
+            topology = topologies.noop(relay=options).replace(group, group + ranks)
+            with self.subTest(ranks), Daemon(topology) as daemon, Client(daemon.grpc) as self.client:
+                job = self.client.submit()
+                self.client.watch_until(job.id, stage_runs(1))
+                os.kill(self.worker("middle"), signal.SIGKILL)
+                self.expect_lost(self.client.wait(job.id), "middle")
+                told = [line.split(" ", 3) for line in daemon.log().splitlines() if line.split(" ", 3)[2:3] in (["W"], ["E"])]
+                self.assertRegex(told[0][3], "latentd fleet: middle rank 0 .*died while running job .*SIGKILL")
+                self.assertEqual([line[3] for line in told if "channel failed" in line[3]], [], "its consequences")
+                self.assertRegex(told[-1][3], f"latentd jobs: job {job.id} failed")
+
     def test_queued_jobs_keep_their_place(self):
         self.run_daemon(topologies.noop(relay=BY_JOB))
         jobs = [self.client.submit(steps=LONG).id, *(self.client.submit().id for _ in range(7))]
@@ -65,7 +79,7 @@ class KillTest(DaemonCase):
         self.assertIn("waiting for middle", daemon.ctl("list").stdout)
         shown = daemon.ctl("get", second).stdout
         self.assertRegex(shown, r"waiting for +middle: it runs another job\n")
-        self.assertRegex(shown, r"middle +waiting +0/0")
+        self.assertRegex(shown, r"middle +waiting +-")
         os.kill(self.worker("middle"), signal.SIGKILL)
         self.expect_lost(self.client.wait(first), "middle")
         ended = self.client.wait(second)

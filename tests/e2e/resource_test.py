@@ -1,5 +1,4 @@
 """Memory, disk, descriptors: who asks for too much is told what and how much; everybody else goes on."""
-import os
 import pathlib
 import resource
 import subprocess
@@ -12,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import Client, api, code_of
-from daemon import Daemon, wait_until
+from daemon import Daemon, descriptors, wait_until
 from daemon_case import FAILED, RESOURCE_EXHAUSTED, SUCCEEDED, DaemonCase
 
 MIB = 1 << 20
@@ -22,10 +21,6 @@ NO_LIMIT = resource.RLIM_INFINITY
 def status_bytes(pid, name):
     text = pathlib.Path(f"/proc/{pid}/status").read_text()
     return int(text[text.index(name + ":"):].split()[1]) * 1024
-
-
-def descriptors(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def in_small_folder(folder, size):
@@ -189,12 +184,12 @@ class FlatTest(DaemonCase):
         frames = [1 + 4 * (index * 7 % 20) for index in range(300)]  # 20 sizes, 8 of which get a pool
         # The first 100 fill pools, caches and the table of kept jobs.
         self.run_jobs(frames[:100])
-        before = [(status_bytes(pid, "VmRSS"), descriptors(pid)) for pid in pids]
+        before = [(status_bytes(pid, "VmRSS"), len(descriptors(pid))) for pid in pids]
         self.run_jobs(frames[100:])
         for pid, (memory, count) in zip(pids, before):
             grown = status_bytes(pid, "VmRSS") - memory
             self.assertLess(grown, 6 * MIB, f"{pid} of {pids}")  # 200 jobs of 1.3 MiB on average: 3 % would show
-            wait_until(lambda: descriptors(pid) <= count, 60, lambda: f"descriptors of {pid} of {pids}: {descriptors(pid)} after {count}")
+            wait_until(lambda: len(descriptors(pid)) <= count, 60, lambda: f"descriptors of {pid} of {pids}: {descriptors(pid)} after {count}")
         # Workers count, and say so with their heartbeats.
         def counts():
             edges = self.client.admin.GetEdges(api.GetEdgesRequest(), timeout=30).edges

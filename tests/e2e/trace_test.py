@@ -113,6 +113,22 @@ class TraceTest(unittest.TestCase):
             for rank in ("first/0", "middle/0", "last/0"):
                 self.assertEqual(len(self.trace(daemon, job.id).spans(rank, "command")), 1, rank)
 
+    def test_no_figure_of_a_job_comes_after_its_end(self):
+        topology = topologies.noop(source="bytes: 65536", extra="deadlines: {heartbeat: 1m, heartbeat_miss: 10m}")
+        with Daemon(topology) as daemon, Client(daemon.grpc) as client:
+            for done in range(1, 31):
+                job = client.wait(client.submit().id)
+                self.assertEqual(job.state, api.JOB_STATE_SUCCEEDED, job.error)
+                self.assertEqual([transfer.edge for transfer in job.transfers], ["first.source->middle.relay", "middle.relay->last.sink"])
+                edges = client.admin.GetEdges(api.GetEdgesRequest(), timeout=30).edges
+                self.assertEqual([(edge.handoffs, edge.bytes, edge.slots_in_use, edge.consumers[0].bytes) for edge in edges],
+                                 [(done, done * 65536, 0, done * 65536)] * 2)
+                metrics = daemon.metrics()
+                for edge in edges:
+                    self.assertEqual(metrics[f'latentd_handoff_seconds_count{{edge="{edge.name}"}}'], done)
+                    self.assertEqual(metrics[f'latentd_edge_read_bytes_total{{edge="{edge.name}",rank="0"}}'], done * 65536)
+                    self.assertEqual(metrics[f'latentd_slots_in_use{{edge="{edge.name}"}}'], 0)
+
     def test_bounds_are_kept_and_told_and_zero_keeps_nothing(self):
         with Daemon(topologies.noop(relay="steps: 100", extra="trace: {spans_max: 8}")) as daemon, Client(daemon.grpc) as client:
             job = client.wait(client.submit().id)

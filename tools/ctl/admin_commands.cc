@@ -38,8 +38,8 @@ std::string groupTable(const v1::Topology& topology) {
       rows.push_back({group.name(), group.stage(), std::to_string(worker.rank()), placeText(worker), worker.device(),
                       stateName(worker.state()), worker.pid() == 0 ? "-" : std::to_string(worker.pid()),
                       std::to_string(group.threads()), formatBytes(worker.memory_bytes()),
-                      formatBytes(worker.device_memory_bytes()), std::to_string(group.epoch()),
-                      std::to_string(group.restarts())});
+                      worker.device() == "cpu" ? "-" : formatBytes(worker.device_memory_bytes()),
+                      std::to_string(group.epoch()), std::to_string(group.restarts())});
     }
   }
   std::string text = formatTable(rows);

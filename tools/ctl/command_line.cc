@@ -272,9 +272,12 @@ void CommandLine::addAdminCommands() {
       ->check(wholeNumber<uint32_t>(1))
       ->type_name("N")
       ->capture_default_str();
-  CLI::App* drain =
-      command("drain", "Take no new jobs, finish the others, then end the daemon",
-              "Example:\n  latentctl drain --deadline 10m --wait\n", [this] { return runDrain(global_, drain_); });
+  CLI::App* drain = command(
+      "drain", "Take no new jobs, finish the others, then end the daemon",
+      "With --wait it ends with 0 if every job that was left came to its own end, with 4 if some were cancelled,\n"
+      "by the deadline or on request; without it, with 0 once the daemon has begun.\n\n"
+      "Example:\n  latentctl drain --deadline 10m --wait\n",
+      [this] { return runDrain(global_, drain_); });
   addDuration(drain, "--deadline", drain_.deadline, "Cancel what is left after this time",
               {milliseconds(0), kDrainMax});
   CLI::Option* wait =

@@ -37,9 +37,9 @@ const v1::StageProgress* awaitedStage(const v1::Job& job) {
   return awaited;
 }
 
-std::string timeLeft(const v1::Job& job, double since_update) {
-  const bool known = job.state() == v1::JOB_STATE_RUNNING && job.has_remaining();
-  return known ? formatSeconds(toSeconds(job.remaining()) - since_update) + " left" : "";
+std::optional<double> secondsLeft(const v1::Job& job, double since_update) {
+  if (job.state() != v1::JOB_STATE_RUNNING || !job.has_remaining()) return std::nullopt;
+  return toSeconds(job.remaining()) - since_update;
 }
 
 void JobLines::update(const v1::Job& job, double now) {
@@ -50,8 +50,13 @@ void JobLines::update(const v1::Job& job, double now) {
   if (job.state() == v1::JOB_STATE_QUEUED) steps_.clear();  // it may have run before
   for (const v1::StageProgress& stage : job.stages()) {
     if (!stage.has_compute_start_time()) continue;
-    const auto [seen, added] = steps_.try_emplace(stage.stage(), Step{stage.step(), now});
-    if (!added && seen->second.step != stage.step()) seen->second = {stage.step(), now};
+    const auto [seen, added] = steps_.try_emplace(stage.stage(), Step{stage.step(), now, {}});
+    Step& known = seen->second;
+    if (added) known.pace.join(stage.step(), now);
+    if (known.step == stage.step()) continue;
+    known.step = stage.step();
+    known.since = now;
+    known.pace.note(stage.step(), now, toSeconds(stage.compute_start_time()));
   }
   job_ = job;
   updated_ = now;
@@ -63,12 +68,10 @@ std::string JobLines::runningLine(const v1::StageProgress& stage, double now) co
   std::string line = fmt::format("{} {}/{}  {}", bar(stage.step(), stage.steps()), stage.step(), stage.steps(),
                                  formatSeconds(elapsed));
   if (stage.step() >= stage.steps()) return line;
-  const double in_step = now - steps_.at(stage.stage()).since;
-  // From its finished steps, so that it does not grow between two.
-  const double each = stage.step() == 0 ? 0 : (elapsed - in_step) / stage.step();
-  const double left = each * (stage.steps() - stage.step()) - in_step;
+  const Step& step = steps_.at(stage.stage());
+  const double left = step.pace.left(stage.steps(), now).value_or(0);
   if (job_.state() == v1::JOB_STATE_RUNNING && left > 0) line += ", " + formatSeconds(left) + " left";
-  return line + fmt::format(", step {} for {}", stage.step() + 1, formatSeconds(in_step));
+  return line + fmt::format(", step {} for {}", stage.step() + 1, formatSeconds(now - step.since));
 }
 
 std::string JobLines::stageLine(const v1::StageProgress& stage, double now) const {
@@ -94,8 +97,8 @@ std::vector<std::string> JobLines::at(double now) const {
                     (reason.empty() ? "" : ": " + reason));
   }
   // A wait takes nothing off what is left.
-  const std::string left = timeLeft(job_, awaited == nullptr ? now - updated_ : 0);
-  if (!left.empty()) lines.push_back("in all    " + left);
+  const std::optional<double> left = secondsLeft(job_, awaited == nullptr ? now - updated_ : 0);
+  if (left) lines.push_back("in all    " + formatSeconds(*left) + " left");
   if (job_.state() == v1::JOB_STATE_CANCELLING) {
     lines.push_back("cancelling: the stage stops at its next step; for " + in_state);
   }

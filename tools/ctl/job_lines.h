@@ -1,10 +1,12 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "proto/api.pb.h"
+#include "runtime/supervisor/step_pace.h"
 
 namespace latentd::ctl {
 
@@ -21,6 +23,7 @@ class JobLines {
   struct Step {
     uint32_t step = 0;
     double since = 0;
+    supervisor::StepPace pace;
   };
   std::string stageLine(const v1::StageProgress& stage, double now) const;
   std::string runningLine(const v1::StageProgress& stage, double now) const;
@@ -35,7 +38,7 @@ class JobLines {
 // none.
 const v1::StageProgress* awaitedStage(const v1::Job& job);
 
-// "12.3 s left" of the whole job, where the daemon knows it; else nothing. `since_update`: seconds of work since then.
-std::string timeLeft(const v1::Job& job, double since_update = 0);
+// Until the whole job's end, where the daemon knows it. `since_update`: seconds of work since then.
+std::optional<double> secondsLeft(const v1::Job& job, double since_update = 0);
 
 }  // namespace latentd::ctl

@@ -13,6 +13,14 @@ namespace {
 
 constexpr size_t kPromptColumns = 40;  // keeps a row of a list within 120 columns
 
+constexpr const char* kStageLegend =
+    "INPUT WAIT: until its inputs were there and copied; a stage gets its command before they exist, so that this\n"
+    "overlaps the stages before. COMPUTE: in its method, PUBLISH: until its outputs lay in their slots, TOTAL: all of "
+    "it.\n";
+constexpr const char* kHandoffLegend =
+    "FROM RANK: of the producer; where several publish, each has a part. TIME: from its publication until all its\n"
+    "consumers had it, their work on another job before included.\n";
+
 std::string durationOf(const v1::Job& job) {
   if (!job.has_start_time()) return "-";
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -22,7 +30,7 @@ std::string durationOf(const v1::Job& job) {
 
 void addParameters(const v1::JobParameters& parameters, std::vector<std::vector<std::string>>& rows) {
   rows.push_back({"prompt", parameters.prompt()});
-  rows.push_back({"negative prompt", parameters.negative_prompt()});
+  rows.push_back({"negative prompt", parameters.negative_prompt().empty() ? "-" : parameters.negative_prompt()});
   rows.push_back({"frames", std::to_string(parameters.frames())});
   rows.push_back({"size", fmt::format("{}x{}", parameters.width(), parameters.height())});
   rows.push_back({"steps", std::to_string(parameters.steps())});
@@ -40,23 +48,29 @@ std::string stageState(const v1::Job& job, const v1::StageProgress& stage) {
 }
 
 std::string stageTable(const v1::Job& job) {
-  std::vector<std::vector<std::string>> rows{{"STAGE", "STATE", "STEPS", "TIME", "COMPUTE", "INPUT WAIT", "PUBLISH"}};
+  std::vector<std::vector<std::string>> rows{{"STAGE", "STATE", "STEPS", "INPUT WAIT", "COMPUTE", "PUBLISH", "TOTAL"}};
   for (const v1::StageProgress& stage : job.stages()) {
-    rows.push_back({stage.group().empty() ? stage.stage() : stage.group(), stageState(job, stage),
-                    fmt::format("{}/{}", stage.step(), stage.steps()), formatSeconds(elapsedSeconds(stage)),
+    const std::string& name = stage.group().empty() ? stage.stage() : stage.group();
+    if (!stage.has_start_time()) {
+      rows.push_back({name, stageState(job, stage), "-", "-", "-", "-", "-"});
+      continue;
+    }
+    rows.push_back({name, stageState(job, stage),
+                    stage.steps() == 0 ? "-" : fmt::format("{}/{}", stage.step(), stage.steps()),
+                    formatSeconds(inputWaitSeconds(stage)),
                     formatSeconds(stage.has_compute() ? toSeconds(stage.compute()) : workSeconds(stage)),
-                    formatSeconds(inputWaitSeconds(stage)), formatSeconds(toSeconds(stage.publish()))});
+                    formatSeconds(toSeconds(stage.publish())), formatSeconds(elapsedSeconds(stage))});
   }
-  return rows.size() > 1 ? "\n" + formatTable(rows) : "";
+  return rows.size() > 1 ? "\n" + formatTable(rows) + kStageLegend : "";
 }
 
 std::string transferTable(const v1::Job& job) {
-  std::vector<std::vector<std::string>> rows{{"EDGE", "RANK", "BYTES", "TIME"}};
+  std::vector<std::vector<std::string>> rows{{"HAND-OFF", "FROM RANK", "BYTES", "TIME"}};
   for (const v1::EdgeTransfer& transfer : job.transfers()) {
     rows.push_back({transfer.edge(), std::to_string(transfer.rank()), formatBytes(transfer.bytes()),
                     fmt::format("{:.3f} ms", toSeconds(transfer.duration()) * 1e3)});
   }
-  return rows.size() > 1 ? "\n" + formatTable(rows) : "";
+  return rows.size() > 1 ? "\n" + formatTable(rows) + kHandoffLegend : "";
 }
 
 }  // namespace
@@ -66,7 +80,7 @@ std::string progressOf(const v1::Job& job) {
     return fmt::format("position {}{}", job.queue_position(), returnText(job).empty() ? "" : ", put back");
   }
   if (job.state() == v1::JOB_STATE_FAILED) return statusCodeName(job.error().code());
-  if (job.state() == v1::JOB_STATE_SUCCEEDED) return formatBytes(job.result_bytes());
+  if (job.state() == v1::JOB_STATE_SUCCEEDED) return "done, " + formatBytes(job.result_bytes());
   if (const v1::StageProgress* awaited = awaitedStage(job)) return "waiting for " + awaited->stage();
   for (int i = job.stages_size() - 1; i >= 0; --i) {
     const v1::StageProgress& stage = job.stages(i);
@@ -77,7 +91,7 @@ std::string progressOf(const v1::Job& job) {
 }
 
 std::string formatJobs(const std::vector<v1::Job>& jobs) {
-  std::vector<std::vector<std::string>> rows{{"ID", "STATE", "PROGRESS", "CREATED", "TIME", "PROMPT"}};
+  std::vector<std::vector<std::string>> rows{{"ID", "STATE", "PROGRESS", "CREATED", "RUN TIME", "PROMPT"}};
   for (const v1::Job& job : jobs) {
     rows.push_back({job.id(), stateName(job.state()), progressOf(job), formatTime(job.create_time()), durationOf(job),
                     oneLine(job.parameters().prompt(), kPromptColumns)});

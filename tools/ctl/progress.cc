@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "runtime/supervisor/step_pace.h"
 #include "tools/ctl/job_lines.h"
 #include "tools/ctl/text.h"
 
@@ -15,6 +17,7 @@ namespace latentd::ctl {
 namespace {
 
 constexpr size_t kColumnsDefault = 80;
+constexpr double kLeastLeft = 0.005;  // less shows as 0.00 s
 
 bool waitsForEnd(v1::JobState state) { return state == v1::JOB_STATE_RUNNING || state == v1::JOB_STATE_CANCELLING; }
 
@@ -150,7 +153,17 @@ class PlainProgress final : public Progress {
     bool started = false;
     bool finished = false;
     uint32_t tenth = 0;
+    std::optional<supervisor::StepPace> pace;
   };
+
+  // Of the stage, then of the whole job where later stages are known: ", 4.20 s left, 6.10 s in all".
+  static std::string leftText(const v1::Job& job, const v1::StageProgress& stage, const supervisor::StepPace& pace) {
+    const auto worthTelling = [](const std::optional<double>& seconds) { return seconds && *seconds >= kLeastLeft; };
+    const std::optional<double> of_stage = pace.left(stage.steps(), nowSeconds());
+    const std::optional<double> in_all = secondsLeft(job);
+    return (worthTelling(of_stage) ? ", " + formatSeconds(*of_stage) + " left" : "") +
+           (worthTelling(in_all) ? ", " + formatSeconds(*in_all) + " in all" : "");
+  }
 
   void showStage(const v1::Job& job, const v1::StageProgress& stage, bool all_ended) REQUIRES(mutex_) {
     Shown& shown = shown_[stage.stage()];
@@ -169,12 +182,14 @@ class PlainProgress final : public Progress {
   }
 
   void showSteps(const v1::Job& job, const v1::StageProgress& stage, Shown& shown) REQUIRES(mutex_) {
+    if (!shown.pace) shown.pace.emplace().join(stage.step(), nowSeconds());
+    shown.pace->note(stage.step(), nowSeconds(), toSeconds(stage.compute_start_time()));
     // Ten lines a stage, however many steps it has; its only step is told by start and end.
     const uint32_t tenth = stage.steps() < 2 ? 0 : static_cast<uint32_t>(10ull * stage.step() / stage.steps());
     if (stage.has_finish_time() || tenth <= shown.tenth || !waitsForEnd(job.state())) return;
     shown.tenth = tenth;
-    const std::string left = timeLeft(job);
-    print(fmt::format("{}: step {}/{}{}", stage.stage(), stage.step(), stage.steps(), left.empty() ? "" : ", " + left));
+    print(
+        fmt::format("{}: step {}/{}{}", stage.stage(), stage.step(), stage.steps(), leftText(job, stage, *shown.pace)));
   }
 
   void print(const std::string& line) REQUIRES(mutex_) {

@@ -105,10 +105,23 @@ struct FixtureWith {
     dispatcher.onInputsConsumed(worker(group), event);
     dispatcher.pump();
   }
-  void done(uint32_t group, const JobId& job, uint32_t rank = 0) {
+  // published: the numbers of artifacts on the edge behind the group.
+  void done(uint32_t group, const JobId& job, uint32_t rank = 0, const std::vector<uint64_t>& published = {}) {
     internal::v1::StageDone event;
     event.set_job_id(job);
+    for (const uint64_t sequence : published) {
+      internal::v1::ArtifactRef& artifact = *event.add_outputs()->mutable_artifact();
+      artifact.set_channel_id(channel(group).value);
+      artifact.set_sequence(sequence);
+    }
     dispatcher.onDone(worker(group, rank), event);
+    dispatcher.pump();
+  }
+  void transferred(uint32_t edge, uint64_t sequence, uint32_t rank = 0) {
+    internal::v1::TransferDone event;
+    event.mutable_artifact()->set_channel_id(channel(edge).value);
+    event.mutable_artifact()->set_sequence(sequence);
+    dispatcher.onTransfer(worker(edge, rank), EdgeIndex(edge), event);
     dispatcher.pump();
   }
   void failed(uint32_t group, const JobId& job, absl::StatusCode code, bool recycle = false, uint32_t rank = 0) {

@@ -61,6 +61,53 @@ TEST_CASE("dispatcher: a job succeeds when every stage and its output have ended
   }
 }
 
+TEST_CASE("dispatcher: a job has succeeded once its hand-offs were told, or cannot be told any more", "[supervisor]") {
+  for (const std::string then : {"told", "told before", "lost", "never"}) {
+    INFO(then);
+    Fixture fixture({2, 1, 1});
+    fixture.topology.edges[0].producer_shard_dim = 0;
+    fixture.submit("a");
+    if (then == "told before") fixture.transferred(0, 0, 1);
+    for (const uint32_t rank : {0, 1})
+      fixture.done(0, "a", rank, {0});
+    fixture.done(1, "a", 0, {0});
+    fixture.done(2, "a");
+    fixture.transferred(1, 0);
+    fixture.outputDone("a");
+    fixture.transferred(0, 0, 0);
+    fixture.transferred(0, 7, 1);  // of no job
+    if (then == "told") {
+      CHECK(fixture.host.ended.empty());
+      fixture.transferred(0, 0, 1);
+    } else if (then == "lost") {
+      CHECK(fixture.host.ended.empty());
+      fixture.dispatcher.groupLost(GroupIndex(0), absl::UnavailableError("died"));
+    } else if (then == "never") {
+      fixture.clock.advance(kFiguresTimeout - milliseconds(1));
+      fixture.dispatcher.onTimer();
+      CHECK(fixture.host.ended.empty());
+      CHECK(fixture.dispatcher.nextDeadline() == fixture.clock.now() + milliseconds(1));
+      fixture.clock.advance(milliseconds(1));
+      fixture.dispatcher.onTimer();
+    }
+    CHECK(fixture.host.ended.at("a").ok());
+    CHECK(fixture.dispatcher.running() == 0);
+  }
+}
+
+TEST_CASE("dispatcher: a rank that publishes nothing is not waited for", "[supervisor]") {
+  Fixture fixture({2, 1, 1});
+  fixture.submit("a");
+  for (const uint32_t rank : {0, 1})
+    fixture.done(0, "a", rank, {0});
+  fixture.done(1, "a");
+  fixture.done(2, "a");
+  fixture.outputDone("a");
+  CHECK(fixture.host.ended.empty());
+  fixture.transferred(0, 0, 0);
+  CHECK(fixture.host.ended.at("a").ok());
+}
+
 TEST_CASE("dispatcher: jobs fill the pipeline up to credits and queued commands, and no further", "[supervisor]") {
   Fixture fixture;
   fixture.host.queue = {"a", "b", "c", "d"};

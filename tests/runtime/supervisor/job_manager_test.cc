@@ -25,7 +25,7 @@ config::Topology oneGroup() {
 
 // One group, one worker, jobs of one stage: what is tested is what stands around the dispatcher.
 struct Fixture {
-  Fixture() {
+  explicit Fixture(config::Topology made = oneGroup()) : topology(std::move(made)) {
     JobLimits limits = mergeLimits({}, topology.limits, {});
     limits.defaults.set_frames(5);
     limits.defaults.set_width(32);
@@ -34,7 +34,10 @@ struct Fixture {
     limits.defaults.set_guidance_scale(1);
     limits.defaults.set_fps(8);
     jobs.setLimits(limits);
-    jobs.dispatcher().groupReady(GroupIndex(0));
+    for (uint32_t edge = 0; edge < topology.edges.size(); ++edge)
+      jobs.dispatcher().edgeOpened(EdgeIndex(edge), ChannelId(edge + 1));
+    for (uint32_t group = 0; group < topology.groups.size(); ++group)
+      jobs.dispatcher().groupReady(GroupIndex(group));
   }
   ~Fixture() { unlink(result_path.c_str()); }
 
@@ -77,7 +80,7 @@ struct Fixture {
   }
 
   testing::ManualClock clock;
-  config::Topology topology = oneGroup();
+  config::Topology topology;
   metrics::Registry registry;
   metrics::JobMetrics metrics{registry};
   FakeOutputs outputs;
@@ -421,6 +424,19 @@ TEST_CASE("job_manager: progress and the time that is left", "[supervisor]") {
   fixture.succeed(id);
   const JobId next = fixture.submit();
   CHECK(fixture.jobs.get(next)->remaining().seconds() == 2);  // as long as the first one computed
+}
+
+TEST_CASE("job_manager: hand-offs are shown in the order of the pipeline", "[supervisor]") {
+  Fixture fixture(chainTopology({1, 2, 1}));
+  const JobId id = fixture.submit();
+  for (const auto& [edge, rank] : std::vector<std::pair<uint32_t, uint32_t>>{{1, 1}, {0, 0}, {1, 0}})
+    fixture.jobs.addTransfer(id, EdgeIndex(edge), Rank(rank), {});
+  std::string order;
+  const v1::Job job = *fixture.jobs.get(id);
+  for (const v1::EdgeTransfer& transfer : job.transfers())
+    order += transfer.edge() + " " + std::to_string(transfer.rank()) + ", ";
+  const std::vector<config::EdgeSpec>& edges = fixture.topology.edges;
+  CHECK(order == edges[0].name + " 0, " + edges[1].name + " 0, " + edges[1].name + " 1, ");
 }
 
 TEST_CASE("job_manager: finished jobs beyond the retention are forgotten with their results", "[supervisor]") {

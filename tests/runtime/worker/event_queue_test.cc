@@ -54,6 +54,24 @@ TEST_CASE("event queue: order stays, the epoch is set, what is superseded goes",
   CHECK(queue.pop(now()).events().empty());
 }
 
+TEST_CASE("event queue: newer figures take the place of queued ones, before the answers that need them", "[worker]") {
+  const auto figures = [](uint32_t slots_in_use) {
+    WorkerEvent event;
+    event.mutable_figures()->add_edges()->set_slots_in_use(slots_in_use);
+    return event;
+  };
+  EventQueue queue(Epoch(1), [] { FAIL("overflow"); });
+  queue.post(heartbeat(1));
+  queue.post(figures(2));
+  queue.post(started("a"));
+  queue.post(figures(1));
+  const WorkerEvents batch = queue.pop(now());
+  REQUIRE(batch.events_size() == 3);
+  CHECK(batch.events(0).has_heartbeat());
+  CHECK(batch.events(1).figures().edges(0).slots_in_use() == 1);
+  CHECK(batch.events(2).started().job_id() == "a");
+}
+
 TEST_CASE("event queue: a stopped supervisor costs bounded memory and no wait", "[worker]") {
   int overflows = 0;
   EventQueue queue(Epoch(1), [&] { ++overflows; });

@@ -200,6 +200,13 @@ class FakeTable final : public ChannelTable {
     return std::shared_ptr<channel::Consumer>(found->second);
   }
   void noteProgress() override {}
+  void postFigures() override {
+    if (!events) return;
+    internal::v1::WorkerEvent event;
+    event.mutable_figures();
+    events->post(std::move(event));
+  }
+  EventSink* events = nullptr;  // where figures go; null: nowhere
 };
 
 // ---- events -------------------------------------------------------------------------------------------------

@@ -131,6 +131,28 @@ TEST_CASE("executor: commands run in order and report what happened, in order", 
   CHECK(received.find("y")->getIf<at::Tensor>()->sum().item().toDouble() == 6.0);
 }
 
+TEST_CASE("executor: figures go before every answer", "[worker]") {
+  Fixture fixture([](const TensorTree& inputs, RunContext& context) -> StatusOr<TensorTree> {
+    if (inputs.find("x") == nullptr) return absl::InvalidArgumentError("no x");
+    return echo(inputs, context);
+  });
+  fixture.channels.events = &fixture.events;
+  fixture.executor->submit(fixture.command("done", 0));
+  fixture.executor->submit(fixture.command("failed", 1, "make"));
+  fixture.events.end("failed");
+  fixture.executor->close(absl::CancelledError("over"));
+  fixture.executor->submit(fixture.command("unrun", 2));
+  fixture.events.end("unrun");
+  const auto all = fixture.events.all();
+  int answers = 0;
+  for (size_t index = 1; index < all.size(); ++index) {
+    if (!all[index].has_done() && !all[index].has_failed()) continue;
+    ++answers;
+    CHECK(all[index - 1].has_figures());
+  }
+  CHECK(answers == 3);
+}
+
 TEST_CASE("executor: outputs are announced when the last step is complete", "[worker]") {
   std::vector<int> announced;
   Fixture* running = nullptr;

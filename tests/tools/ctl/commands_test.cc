@@ -31,7 +31,7 @@ TEST_CASE("latentctl: list shows an aligned table, filters and limits", "[latent
   CHECK(heading.rfind("ID    STATE      PROGRESS", 0) == 0);
   CHECK(first.rfind(waiting + "  queued     position 1", 0) == 0);
   CHECK(second.rfind(failed + "  failed     UNAVAILABLE", 0) == 0);
-  CHECK(third.rfind(done + "  succeeded  683.6 KiB", 0) == 0);
+  CHECK(third.rfind(done + "  succeeded  done, 683.6 KiB", 0) == 0);
   CHECK(contains(third, "a finished job with two lines"));
   CHECK(first.find("wait") == heading.find("PROMPT"));
 
@@ -106,13 +106,15 @@ TEST_CASE("latentctl: get, topology, edges and version read well", "[latentctl]"
   const CtlResult job = fixture.run({"get", id});
   CHECK(contains(job.output, "state            succeeded"));
   CHECK(contains(job.output, "size             128x128"));
-  CHECK(contains(job.output, "STAGE    STATE  STEPS"));
+  CHECK(contains(job.output, "STAGE    STATE  STEPS  INPUT WAIT  COMPUTE"));
+  CHECK(contains(job.output, "INPUT WAIT: until its inputs were there"));
   const CtlResult topology = fixture.run({"topology"});
   CHECK(topology.code == 0);
   CHECK(contains(topology.output, "denoise  fake.denoise  0     ulysses 0  cpu     ready"));
   CHECK(contains(topology.output, "denoise  fake.denoise  1     ulysses 1  cpu     failed  -     1 "));
   CHECK(contains(topology.output, "text     fake.text     0     -          cpu     ready"));
   CHECK(contains(topology.output, "300.0 MiB"));
+  CHECK(contains(topology.output, "300.0 MiB  -"));  // device memory of one on the CPU
   CHECK(contains(topology.output, "mesh of denoise: ulysses 2 over gloo (its ranks are on the CPU)\n"));
   CHECK(!contains(topology.output, "mesh of text"));
   const std::string edges = fixture.run({"edges"}).output;
@@ -266,9 +268,21 @@ TEST_CASE("latentctl: drain --wait says what it waits for and ends with the daem
   CHECK(fixture.run({"cancel", held}).code == 0);
   REQUIRE(program.waitForText("no job is left"));
   fixture.daemon.signal(SIGKILL);
-  REQUIRE(program.wait() == 0);
+  REQUIRE(program.wait() == 4);
   CHECK(contains(program.output(), "draining: no new jobs; 1 left"));
-  CHECK(contains(program.output(), "has ended"));
+  CHECK(contains(program.output(), "has ended; 1 of its jobs were cancelled"));
+}
+
+TEST_CASE("latentctl: drain --wait ends with 0 where every job came to its own end", "[latentctl]") {
+  CtlFixture fixture;
+  const std::string cancelled = fixture.leave("wait");
+  REQUIRE(fixture.run({"cancel", cancelled}).code == 0);  // before the drain
+  fixture.leave("fail");
+  RunningProgram program(fixture.command({"drain", "--wait"}), fixture.options());
+  REQUIRE(program.waitForText("no job is left"));
+  fixture.daemon.signal(SIGKILL);
+  REQUIRE(program.wait() == 0);
+  CHECK(contains(program.output(), "has ended\n"));
 }
 
 TEST_CASE("latentctl: trace writes a file that viewers read", "[latentctl]") {

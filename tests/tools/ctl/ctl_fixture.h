@@ -13,6 +13,7 @@
 #include "tests/support/fake_daemon_process.h"
 #include "tests/support/running_program.h"
 #include "tests/support/self_path.h"
+#include "tests/support/temp_dir.h"
 
 namespace latentd::testing {
 
@@ -27,14 +28,10 @@ struct CtlResult {
 // The real latentctl against a daemon with scripted jobs, in an empty folder.
 struct CtlFixture {
   FakeDaemonProcess daemon;
-  std::filesystem::path folder;
+  const testing::TempDir temporary;
+  const std::filesystem::path folder = temporary.path();
 
-  explicit CtlFixture(int tick_ms = 5) : daemon(tick_ms) {
-    std::string name = (std::filesystem::temp_directory_path() / "ctl-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    folder = name;
-  }
-  ~CtlFixture() { std::filesystem::remove_all(folder); }
+  explicit CtlFixture(int tick_ms = 5) : daemon(tick_ms) {}
 
   std::vector<std::string> command(std::vector<std::string> arguments) const {
     std::vector<std::string> all{builtBinary("tools/latentctl"), "--endpoint", daemon.endpoint()};

@@ -99,6 +99,16 @@ TEST_CASE("job_lines: the running stage and its step have their time", "[latentc
   CHECK(lines.at(118) == Lines{"text      done in 2.00 s", "denoise   [################] 4/4  8.00 s"});
 }
 
+TEST_CASE("job_lines: what the first step prepares does not count for the others", "[latentctl][progress]") {
+  JobLines lines;
+  lines.update(denoising(0), 110);
+  CHECK(lines.at(115)[1] == "denoise   [................] 0/4  5.00 s, step 1 for 5.00 s");
+  lines.update(denoising(1), 120);
+  CHECK(lines.at(120)[1] == "denoise   [####............] 1/4  10.0 s, 30.0 s left, step 2 for 0.00 s");
+  lines.update(denoising(2), 121);
+  CHECK(lines.at(121)[1] == "denoise   [########........] 2/4  11.0 s, 2.00 s left, step 3 for 0.00 s");
+}
+
 TEST_CASE("job_lines: a cancelled job tells for how long it has been stopping", "[latentctl][progress]") {
   JobLines lines;
   lines.update(denoising(1), 112);

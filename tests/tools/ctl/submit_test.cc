@@ -36,7 +36,8 @@ TEST_CASE("latentctl: submit shows the way and writes the video", "[latentctl]")
   CHECK(contains(result.error, "5 frames, 64x48, 8 steps, guidance 1.5, seed 7, 12 fps"));
   CHECK(contains(result.error, "queued: position 1"));
   CHECK(contains(result.error, "text: started"));
-  CHECK(contains(result.error, "denoise: step 4/8, 4.00 s left"));
+  CHECK(contains(result.error, "denoise: step 4/8"));
+  CHECK(contains(result.error, ", 4.00 s in all\n"));
   CHECK(contains(result.error, "decode: done in "));
 }
 
