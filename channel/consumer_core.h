@@ -200,6 +200,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   // What arrived last and had no one-shot buffer, by publishing rank, and the frame of one of them; for rehearse().
   std::vector<std::shared_ptr<const Record>> last_records_ GUARDED_BY(mutex_);
   std::string last_frame_ GUARDED_BY(mutex_);
+  bool keeps_frames_ GUARDED_BY(mutex_) = false;      // somebody announces
   Clock::TimePoint look_until_ GUARDED_BY(mutex_){};  // until then a publication is about to arrive
   bool coming_ GUARDED_BY(mutex_) = false;            // and nobody has rehearsed for it
   bool reading_ GUARDED_BY(mutex_) = false;           // a waiting call reads the sockets; the loop does not

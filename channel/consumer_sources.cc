@@ -211,6 +211,7 @@ Status ConsumerCore::onMessage(size_t rank, const v1::Message& message, Frame& f
       ++stats_.announced;
       look_until_ = context_.clock->now() + kComingLook;
       coming_ = true;
+      keeps_frames_ = true;
       return absl::OkStatus();
     case v1::Message::kPoolAnnounce:
       return onPool(rank, message.pool_announce(), frame);
@@ -266,7 +267,7 @@ Status ConsumerCore::onPublication(size_t rank, const v1::Publication& message, 
   }
   if (message.has_ticket()) {
     LATENTD_RETURN_IF_ERROR(importOneShot(record, message.ticket(), frame));
-  } else {
+  } else if (keeps_frames_) {
     last_frame_ = frame.bytes;
   }
   artifact->ended_by |= uint64_t{1} << rank;
