@@ -1,7 +1,5 @@
 #include "tools/check_plan.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
 #include "mesh/device_mesh.h"
@@ -30,17 +28,13 @@ std::vector<std::pair<std::string, uint32_t>> placeOf(const config::GroupSpec& g
 }
 
 std::string checkText(const config::Topology& topology, const config::Findings& findings) {
-  std::string text = config::planText(topology, findings);
-  for (const config::GroupSpec& group : topology.groups) {
-    if (group.ranks() == 1) continue;
+  return config::planText(topology, findings, [](const config::GroupSpec& group) {
     const DeviceMesh mesh = meshOf(group);
-    text += fmt::format("mesh of {}, dp -> cfg -> ring -> ulysses -> spatial -> pp -> tp:\n", group.name);
-    for (uint32_t rank = 0; rank < group.ranks(); ++rank) {
-      text += fmt::format("  rank {} on {}, {}\n", rank, toString(group.devices[rank]),
-                          mesh::toString(mesh.place(Rank(rank))));
-    }
-  }
-  return text;
+    std::vector<std::string> places;
+    for (uint32_t rank = 0; rank < group.ranks(); ++rank)
+      places.push_back(mesh::toString(mesh.place(Rank(rank))));
+    return places;
+  });
 }
 
 std::string checkJson(const config::Topology& topology, const config::Findings& findings) {

@@ -29,30 +29,17 @@ std::string counted(uint32_t count, const std::string& noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-// The one degree that makes the product equal to the ranks: "ulysses: 2". One that was given rather than replicas,
-// which any stage may have; empty: none does.
-std::string fittingDegree(const MeshDegrees& degrees, uint32_t ranks) {
-  constexpr uint32_t kBranches = 2;  // with prompt and without: cfg has no third
-  const auto fitting = [&](MeshDim dim) -> uint32_t {
-    MeshDegrees others = degrees;
-    others.of(dim) = 1;
-    return ranks % others.product() == 0 ? ranks / others.product() : 0;
-  };
-  for (const MeshDim dim : kMeshDims) {
-    const uint32_t degree = degrees.of(dim) == 1 ? 0 : fitting(dim);
-    if (degree == 0 || (dim == MeshDim::kCfg && degree > kBranches)) continue;
-    return std::string(toString(dim)) + ": " + std::to_string(degree);
-  }
-  const uint32_t replicas = fitting(MeshDim::kDataParallel);
-  return replicas == 0 ? "" : "dp: " + std::to_string(replicas) + " (replicas; --print-schema has the other degrees)";
-}
-
-std::string ranksDiffer(const MeshDegrees& degrees, uint32_t ranks) {
-  const std::string product = counted(degrees.product(), "rank");
-  const std::string fitting = fittingDegree(degrees, ranks);
-  return "the degrees " + fullText(degrees) + " make " + product + ", but devices lists " + std::to_string(ranks) +
-         "; the two must be equal: " + (fitting.empty() ? "" : "give " + fitting + ", or ") + "list " +
-         counted(degrees.product(), "device");
+// What makes ranks and degrees equal whatever the stage is: which degrees it has, only the worker program knows.
+std::string ranksDiffer(const GroupSpec& group) {
+  const MeshDegrees& degrees = group.parallel;
+  const uint32_t product = degrees.product();
+  const uint32_t others = product / degrees.dp;
+  const std::string given = toString(degrees);
+  std::string text = (given.empty() ? "without degrees there is " : given + " makes ") + counted(product, "rank") +
+                     ", but devices lists " + std::to_string(group.ranks()) + "; the two must be equal: list " +
+                     counted(product, "device");
+  if (group.ranks() % others == 0) text += ", give dp: " + std::to_string(group.ranks() / others) + " (replicas)";
+  return text + ", or change the degrees (latent-worker --describe has those of " + group.stage + ")";
 }
 
 Status checkRanks(const Topology& topology, const Locations& locations) {
@@ -66,7 +53,7 @@ Status checkRanks(const Topology& topology, const Locations& locations) {
                                   "; the ranks of a group are all on GPUs or all on the CPU");
     }
     if (group.parallel.product() == group.ranks()) continue;
-    return locations.refuse(indexed("groups", i) + ".parallel", ranksDiffer(group.parallel, group.ranks()));
+    return locations.refuse(indexed("groups", i) + ".parallel", ranksDiffer(group));
   }
   return {};
 }

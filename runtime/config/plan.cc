@@ -1,7 +1,9 @@
 #include "runtime/config/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "runtime/config/memory_estimate.h"
@@ -69,7 +71,22 @@ std::string ranksText(const GroupSpec& group, const std::string& name) {
   return text;
 }
 
-std::string stageText(const Topology& topology, const StageSpec& stage, uint64_t weight_bytes) {
+// Replicas have the places of the first one, on their own devices.
+std::string placesText(const Topology& topology, const StageSpec& stage, const PlacesOf& places_of) {
+  const GroupSpec& group = topology.groups[stage.groups.front()];
+  if (group.ranks() == 1) return "";
+  const std::vector<std::string> places = places_of(group);
+  const bool is_replicated = stage.groups.size() > 1;
+  std::string text = is_replicated ? "    ranks of each replica, devices in this order:\n" : "";
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    const std::string device = is_replicated ? "" : " on " + toString(group.devices[rank]);
+    text += fmt::format("      rank {}{}: {}\n", rank, device, places[rank]);
+  }
+  return text;
+}
+
+std::string stageText(const Topology& topology, const StageSpec& stage, uint64_t weight_bytes,
+                      const PlacesOf& places_of) {
   const GroupSpec& group = topology.groups[stage.groups.front()];
   std::string text = fmt::format("  {}: {}.{}\n", stage.name, group.stage, group.method);
   if (stage.groups.size() == 1) {
@@ -79,6 +96,7 @@ std::string stageText(const Topology& topology, const StageSpec& stage, uint64_t
     for (const size_t replica : stage.groups)
       text += ranksText(topology.groups[replica], topology.groups[replica].name + ": ");
   }
+  text += placesText(topology, stage, places_of);
   text += weightsText(group, weight_bytes);
   text += fmt::format("    memory limit {}\n",
                       group.memory_bytes_max ? formatBytes(*group.memory_bytes_max) : std::string("none"));
@@ -88,11 +106,35 @@ std::string stageText(const Topology& topology, const StageSpec& stage, uint64_t
   return text;
 }
 
-std::string edgeText(const EdgeSpec& edge) {
+std::string channelText(const EdgeSpec& edge) {
   return fmt::format(
-      "  {}\n    transport {}: {}\n    {}\n    {} slots for each of at most {} profiles, unpooled at most {}\n",
-      edge.name, toString(edge.transport), edge.transport_reason, shardText(edge), edge.slots, edge.profiles_max,
+      "    transport {}: {}\n    {}\n    {} slots for each of at most {} profiles, unpooled at most {}\n",
+      toString(edge.transport), edge.transport_reason, shardText(edge), edge.slots, edge.profiles_max,
       formatBytes(edge.unpooled_bytes_max));
+}
+
+// An edge of the file; of replicas, the pairs that have the same channel are told together.
+std::string linkText(const Topology& topology, size_t link) {
+  struct Alike {
+    std::string channel;
+    std::vector<std::string> names;
+  };
+  std::vector<Alike> kinds;
+  for (const EdgeSpec& edge : topology.edges) {
+    if (edge.link != link) continue;
+    const std::string channel = channelText(edge);
+    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Alike& it) { return it.channel == channel; });
+    if (kind == kinds.end()) kind = kinds.insert(kind, {channel, {}});
+    kind->names.push_back(edge.name);
+  }
+  std::string text;
+  for (const Alike& kind : kinds) {
+    text += kinds.size() == 1 && kind.names.size() > 1
+                ? fmt::format("  {}, {} pairs of replicas\n", topology.links[link].name, kind.names.size())
+                : fmt::format("  {}\n", fmt::join(kind.names, ",\n  "));
+    text += kind.channel;
+  }
+  return text;
 }
 
 std::string memoryText(const Topology& topology, const Findings& findings) {
@@ -138,14 +180,17 @@ std::string timesText(const Topology& topology) {
   std::string text = "deadlines:\n";
   for (const auto& [name, time] : named(topology.deadlines))
     text += fmt::format("  {} {}\n", name, formatDuration(time));
-  return text + fmt::format("restarts: after {} to {}, given up after {} failed starts in a row\n",
-                            formatDuration(restart.backoff_min), formatDuration(restart.backoff_max),
-                            restart.failures_max);
+  text += fmt::format("restarts: after {} to {}, given up after {} failed starts in a row\n",
+                      formatDuration(restart.backoff_min), formatDuration(restart.backoff_max), restart.failures_max);
+  const TraceSpec& trace = topology.trace;
+  return text + (trace.spans_max == 0 ? "traces: none\n"
+                                      : fmt::format("traces: at most {} spans of a command on a rank, {} of all jobs\n",
+                                                    trace.spans_max, formatBytes(trace.bytes_max)));
 }
 
 }  // namespace
 
-std::string planText(const Topology& topology, const Findings& findings) {
+std::string planText(const Topology& topology, const Findings& findings, const PlacesOf& places_of) {
   std::string text =
       fmt::format("{}\n  API {}, HTTP {}\n  runtime directory in {}\n  results in {}, at most {}, kept {}\n",
                   topology.file, toString(topology.listen), toString(topology.http), topology.runtime_dir,
@@ -153,10 +198,10 @@ std::string planText(const Topology& topology, const Findings& findings) {
                   formatBytes(topology.spool.bytes_max), formatDuration(topology.spool.retention));
   text += "groups, in the order in which a job runs them:\n";
   for (const StageSpec& stage : topology.stages)
-    text += stageText(topology, stage, findings.weight_bytes.at(stage.groups.front()));
+    text += stageText(topology, stage, findings.weight_bytes.at(stage.groups.front()), places_of);
   text += topology.edges.empty() ? "edges: none\n" : "edges:\n";
-  for (const EdgeSpec& edge : topology.edges)
-    text += edgeText(edge);
+  for (size_t link = 0; link < topology.links.size(); ++link)
+    text += linkText(topology, link);
   text += memoryText(topology, findings) + jobsText(topology, findings) + timesText(topology);
   for (const std::string& note : findings.notes)
     text += "note: " + note + "\n";

@@ -38,10 +38,10 @@ TransportChoice selectTransport(const GroupSpec& from, const GroupSpec& to, cons
     return {Transport::kShm, "both groups are on the CPU of this host"};
   }
   if (source == nullptr || target == nullptr) {
-    const bool up = source == nullptr;
-    return {Transport::kPinned, "group " + (up ? to : from).name + " is on " + toString(up ? *target : *source) +
-                                    ", group " + (up ? from : to).name +
-                                    " on the CPU: tensors are staged in pinned host memory"};
+    // Without names: pairs of replicas that differ in nothing else are told together.
+    const std::string where = source == nullptr ? "the producer is on the CPU, the consumer on a GPU"
+                                                : "the producer is on a GPU, the consumer on the CPU";
+    return {Transport::kPinned, where + ": tensors are staged in pinned host memory"};
   }
   if (const auto pair = strangers(from, to, survey)) {
     return {Transport::kPinned, toString(pair->first) + " and " + toString(pair->second) +

@@ -44,8 +44,8 @@ JobMetrics::JobMetrics(Registry& registry)
                                   "Time to stage a stage's outputs into slots, waits for free ones included.",
                                   handoffBuckets(), "stage")),
       stage_commands(registry.counters("latentd_stage_commands_total",
-                                       "Jobs sent to a group of the stage: to which of its replicas.", "stage",
-                                       "group")),
+                                       "Commands sent to a group, one a job and stage; group names the replica.",
+                                       "stage", "group")),
       stage_failures(registry.counters("latentd_stage_failures_total", "Stage runs that failed, by status code.",
                                        "stage", "reason")),
       denoise_step(

@@ -79,7 +79,10 @@ StatusOr<v1::FlightRecords> Fleet::flightRecords(const std::string& name) const 
     }
     if (const v1::GroupRecord* failure = group->failureRecord()) *records.add_groups() = *failure;
   }
-  if (!known) return absl::NotFoundError(fmt::format("there is no group \"{}\"", name));
+  if (!known) {
+    return absl::NotFoundError(
+        fmt::format("there is no group \"{}\"; groups: {}", name, fmt::join(topology_.stageNames(), ", ")));
+  }
   if (!name.empty() && records.groups().empty()) {
     return absl::FailedPreconditionError(
         fmt::format("group \"{}\" has one rank, which exchanges nothing: there is no record", name));

@@ -85,7 +85,15 @@ void noteOptions(const config::GroupSpec& group, const std::string& section, con
   }
 }
 
-void noteGroups(const config::Topology& topology, const wire::PreflightResult& result, Notes& notes) {
+// Of jobs that do not ask for more; nothing where they have guidance.
+std::string unguidedJobs(const JobLimits& limits) {
+  const double guidance = limits.defaults.guidance_scale();
+  if (!limits.defaults.has_guidance_scale() || guidance > 1) return "";
+  return fmt::format("on jobs that leave guidance at its default, {:g}", guidance);
+}
+
+void noteGroups(const config::Topology& topology, const wire::PreflightResult& result, const JobLimits& limits,
+                Notes& notes) {
   std::vector<const config::StageSpec*> in_file(topology.stages.size());
   for (const config::StageSpec& stage : topology.stages)
     in_file[stage.entry] = &stage;
@@ -100,6 +108,8 @@ void noteGroups(const config::Topology& topology, const wire::PreflightResult& r
     }
     if (group.parallel.cfg > 1 && topology.limits.guidance_max <= 1) {
       notes.add(section + ".parallel.cfg", "with limits.guidance_max at most 1: jobs have no second pass");
+    } else if (const std::string jobs = unguidedJobs(limits); group.parallel.cfg > 1 && !jobs.empty()) {
+      notes.add(section + ".parallel.cfg", jobs + ": they have no second pass");
     }
     if (found.ready().weight_bytes() == 0) notes.add(section + ".model", "on a stage that reads no weights");
     noteOptions(group, section, found.options(), notes);
@@ -117,7 +127,25 @@ void noteEdges(const config::Topology& topology, Notes& notes) {
   }
 }
 
+// The model of all groups that name none.
+void noteModel(const config::Topology& topology, const wire::PreflightResult& result, Notes& notes) {
+  bool is_taken = false;
+  for (const config::StageSpec& stage : topology.stages) {
+    if (topology.locations.has(config::indexed("groups", stage.entry) + ".model")) continue;
+    if (result.groups(static_cast<int>(stage.entry)).ready().weight_bytes() > 0) return;
+    is_taken = true;
+  }
+  notes.add("model", is_taken ? "on stages that read no weights" : "where every group has a model of its own");
+}
+
 void noteDaemon(const config::Topology& topology, const JobLimits& merged, Notes& notes) {
+  if (std::all_of(topology.groups.begin(), topology.groups.end(),
+                  [](const config::GroupSpec& group) { return group.stall.has_value(); })) {
+    notes.add("deadlines.stall", "where every group has a stall of its own");
+  }
+  if (const std::string jobs = unguidedJobs(merged);
+      !topology.defaults.negative_prompt.value_or("").empty() && !jobs.empty())
+    notes.add("defaults.negative_prompt", jobs);
   const bool shared = std::any_of(topology.groups.begin(), topology.groups.end(),
                                   [](const config::GroupSpec& group) { return group.ranks() > 1; });
   if (!shared) {
@@ -139,7 +167,8 @@ void noteDaemon(const config::Topology& topology, const JobLimits& merged, Notes
 std::vector<std::string> idleKeys(const config::Topology& topology, const wire::PreflightResult& result,
                                   const JobLimits& limits) {
   Notes notes(topology);
-  noteGroups(topology, result, notes);
+  noteModel(topology, result, notes);
+  noteGroups(topology, result, limits, notes);
   noteEdges(topology, notes);
   noteDaemon(topology, limits, notes);
   return notes.take();

@@ -109,12 +109,33 @@ std::string_view defaultsKeyOf(std::string_view field) {
   return field == "guidance_scale" ? "guidance" : field;
 }
 
+// What the model gives where the file gives nothing: one of its limits may be below that.
+Status checkModelDefaults(const config::Topology& topology, const v1::JobParameters& defaults) {
+  Problems problems(topology);
+  const auto check = [&](std::string_view key, double own, std::string_view limit, double bound) {
+    if (own <= bound || topology.locations.has(fmt::format("defaults.{}", key))) return;
+    const std::string_view unit = key == "size" ? " in pixels" : "";
+    problems.addAt(
+        fmt::format("limits.{}", limit),
+        fmt::format("'{}' is below the model's default {}{}, {}; give defaults.{} within it, or raise it to {}", bound,
+                    key, unit, own, key, own));
+  };
+  const config::Limits& limits = topology.limits;
+  check("frames", defaults.frames(), "frames_max", limits.frames_max);
+  check("size", 1.0 * defaults.width() * defaults.height(), "pixels_max", static_cast<double>(limits.pixels_max));
+  check("steps", defaults.steps(), "steps_max", limits.steps_max);
+  check("guidance", defaults.guidance_scale(), "guidance_max", limits.guidance_max);
+  check("fps", defaults.fps(), "fps_max", limits.fps_max);
+  return problems.status();
+}
+
 Status checkDefaults(const config::Topology& topology, const JobLimits& limits, config::Findings& findings) {
   const std::vector<std::string> missing = missingParameters(limits.defaults);
   if (!missing.empty()) {
     findings.notes.push_back(
         fmt::format("jobs must say {}: neither defaults nor the model do", fmt::join(missing, ", ")));
   }
+  LATENTD_RETURN_IF_ERROR(checkModelDefaults(topology, limits.defaults));
   const Status refused = checkDefaults(limits);
   if (refused.ok()) return refused;
   Problems problems(topology);
@@ -160,7 +181,9 @@ StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpaw
   for (const wire::DevicePair& pair : result.devices().not_peers())
     findings.devices.not_peers.emplace(pair.lower(), pair.higher());
   for (const config::GroupSpec& group : topology.groups) {
-    if (auto missing = config::missingDevice(findings.devices, group)) findings.notes.push_back(*std::move(missing));
+    if (const auto missing = config::missingDevice(findings.devices, group))
+      findings.notes.push_back(
+          messageOf(topology.locations.refuse(pathOf(topology, group.place, "devices"), *missing)));
   }
   for (size_t group = 0; group < topology.groups.size(); ++group)
     findings.weight_bytes.push_back(findingsOf(topology.stageOf(group), result).ready().weight_bytes());

@@ -3,6 +3,7 @@ import copy
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -345,11 +346,16 @@ class SurroundingsTest(unittest.TestCase):
             checked = subprocess.run([find_binary("latentd"), "--config", path, "--check", "--worker-binary", find_binary("latent-worker")],
                                      capture_output=True, text=True, timeout=180)
         self.assertEqual(checked.returncode, 0, checked.stderr)
-        self.assertIn("note: group first is on cuda:199, and this machine has ", checked.stdout)
+        self.assertRegex(checked.stdout, r"note: \S*topology\.yaml:3: groups\[0\]\.devices: group first is on cuda:199, and this machine has ")
         start = time.monotonic()
         self.refused(text, "topology.yaml:3: groups[0].devices: group first is on cuda:199, and this machine has ",
                      "topology.yaml:5: groups[2].devices: ", "run it where there is one", code=2)
         self.assertLess(time.monotonic() - start, at_most(30))
+
+    def test_a_limit_below_the_models_default_is_named_with_both_values(self):
+        defaults = re.search("^defaults: .*", DEMO, re.M).group()
+        self.refused(re.sub("(?m)^limits: .*", "limits: {frames_max: 33}", DEMO.replace(defaults, "")), "limits.frames_max: '33' is below "
+                     "the model's default frames, 81; give defaults.frames within it, or raise it to 81", code=2)
 
     def test_a_sink_without_an_edge(self):
         self.refused(ONE, "groups[0]", 'needs "payload": no edge leads to it', code=2)

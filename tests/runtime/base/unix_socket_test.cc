@@ -1,13 +1,13 @@
 #include "runtime/base/unix_socket.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <string>
 
 #include "tests/support/catch.h"
+#include "tests/support/temp_dir.h"
 
 namespace latentd {
 namespace {
@@ -83,9 +83,8 @@ TEST_CASE("unix socket: a full socket would block, a long message is refused", "
 }
 
 TEST_CASE("unix listener: binds once, accepts, leaves no file", "[base]") {
-  char folder[] = "/tmp/ldsockXXXXXX";
-  REQUIRE(::mkdtemp(folder) != nullptr);
-  const std::string path = std::string(folder) + "/s";
+  const testing::TempDir folder;
+  const std::string path = folder.file("s");
   CHECK(UnixSocket::connect(path).status().code() == absl::StatusCode::kUnavailable);
   {
     auto listener = UnixListener::bind(path, 4);
@@ -101,8 +100,7 @@ TEST_CASE("unix listener: binds once, accepts, leaves no file", "[base]") {
     UnixListener moved = *std::move(listener);
     CHECK(::access(path.c_str(), F_OK) == 0);
   }
-  CHECK(::access(path.c_str(), F_OK) != 0);
-  ::rmdir(folder);
+  CHECK(folder.entries() == 0);
   const Status too_long = UnixListener::bind("/tmp/" + std::string(kSocketPathBytesMax, 'x'), 4).status();
   CHECK(too_long.code() == absl::StatusCode::kInvalidArgument);
   CHECK(UnixSocket::connect("").status().code() == absl::StatusCode::kInvalidArgument);

@@ -13,7 +13,7 @@ TEST_CASE("configs: every shipped topology loads", "[config][configs]") {
     const StatusOr<Topology> topology = loadTopology(entry.path().string(), testSurroundings());
     INFO(entry.path().string() << ": " << messageOf(topology.status()));
     REQUIRE(topology.ok());
-    CHECK(!planText(*topology, findingsFor(*topology)).empty());
+    CHECK(!planText(*topology, findingsFor(*topology), namedPlaces).empty());
     ++files;
   }
   CHECK(files > 0);

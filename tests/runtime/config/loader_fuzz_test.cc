@@ -76,7 +76,7 @@ void fuzz(uint64_t seed, int rounds) {
     const StatusOr<Topology> topology = parse(yaml);
     if (topology.ok()) {
       ++accepted;
-      REQUIRE(planText(*topology, findingsFor(*topology)).find("groups") != std::string::npos);
+      REQUIRE(planText(*topology, findingsFor(*topology), namedPlaces).find("groups") != std::string::npos);
       REQUIRE(!planJson(*topology, findingsFor(*topology)).empty());
       REQUIRE(topology->stages.size() <= topology->groups.size());
     } else {

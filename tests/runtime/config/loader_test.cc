@@ -2,12 +2,12 @@
 
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "tests/runtime/config/topology_fixture.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_dir.h"
 
 namespace latentd::config {
 namespace {
@@ -360,19 +360,20 @@ edges:
 TEST_CASE("config: values that contradict each other are both named", "[config]") {
   check({
       {"ranks", inGroup("    devices: [cpu, cpu, cpu]\n    parallel: {cfg: 2, ulysses: 2}\n"),
-       "t.yaml:7: groups[1].parallel: the degrees dp 1 x cfg 2 x ring 1 x ulysses 2 x spatial 1 x pp 1 x tp 1 make 4 "
-       "ranks, but devices lists 3; the two must be equal: list 4 devices"},
+       "t.yaml:7: groups[1].parallel: cfg 2 x ulysses 2 makes 4 ranks, but devices lists 3; the two must be equal: "
+       "list "
+       "4 devices, or change the degrees (latent-worker --describe has those of noop.middle)"},
       {"ranks of one degree", inGroup("    devices: [cpu, cpu, cpu, cpu]\n    parallel: {ulysses: 3, tp: 2}\n"),
-       "t.yaml:7: groups[1].parallel: the degrees dp 1 x cfg 1 x ring 1 x ulysses 3 x spatial 1 x pp 1 x tp 2 make 6 "
-       "ranks, but devices lists 4; the two must be equal: give ulysses: 2, or list 6 devices"},
+       "t.yaml:7: groups[1].parallel: ulysses 3 x tp 2 makes 6 ranks, but devices lists 4; the two must be equal: list "
+       "6 "
+       "devices, or change the degrees (latent-worker --describe has those of noop.middle)"},
       {"ranks of replicas", inGroup("    devices: [cpu, cpu, cpu, cpu]\n    parallel: {cfg: 2}\n"),
-       "t.yaml:7: groups[1].parallel: the degrees dp 1 x cfg 2 x ring 1 x ulysses 1 x spatial 1 x pp 1 x tp 1 make 2 "
-       "ranks, but devices lists 4; the two must be equal: give dp: 2 (replicas; --print-schema has the other "
-       "degrees), or list 2 devices"},
+       "t.yaml:7: groups[1].parallel: cfg 2 makes 2 ranks, but devices lists 4; the two must be equal: list 2 devices, "
+       "give dp: 2 (replicas), or change the degrees (latent-worker --describe has those of noop.middle)"},
       {"ranks without parallel", inGroup("    devices: [cpu, cpu]\n"),
-       "t.yaml:5: groups[1].parallel: the degrees dp 1 x cfg 1 x ring 1 x ulysses 1 x spatial 1 x pp 1 x tp 1 make 1 "
-       "rank, but devices lists 2; the two must be equal: give dp: 2 (replicas; --print-schema has the other degrees), "
-       "or list 1 device"},
+       "t.yaml:5: groups[1].parallel: without degrees there is 1 rank, but devices lists 2; the two must be equal: "
+       "list "
+       "1 device, give dp: 2 (replicas), or change the degrees (latent-worker --describe has those of noop.middle)"},
       {"nccl on the CPU", inGroup("    devices: [cpu, cpu]\n    parallel: {cfg: 2}\n    communication: nccl\n"),
        "t.yaml:8: groups[1].communication: 'nccl' needs a GPU for each rank, and its ranks are on the CPU; give gloo "
        "or "
@@ -410,9 +411,8 @@ TEST_CASE("config: values that contradict each other are both named", "[config]"
 }
 
 TEST_CASE("config: paths start at the file's folder, and model folders must exist", "[config]") {
-  char name[] = "/tmp/cfgXXXXXX";
-  REQUIRE(::mkdtemp(name) != nullptr);
-  const std::filesystem::path dir = name;
+  const latentd::testing::TempDir folder;
+  const std::filesystem::path dir = folder.path();
   std::filesystem::create_directory(dir / "weights");
   const auto write = [&](const std::string& yaml) {
     std::ofstream(dir / "t.yaml") << yaml;
@@ -434,13 +434,11 @@ TEST_CASE("config: paths start at the file's folder, and model folders must exis
   CHECK(messageOf(loadTopology(own_file, testSurroundings()).status()) ==
         file + ":7: groups[1].model: '" + (dir / "t.yaml").string() +
             "' is not a folder; give a diffusers directory, absolute or relative to this file's folder");
-  std::filesystem::remove_all(dir);
 }
 
 TEST_CASE("config: a file that cannot be read says why", "[config]") {
-  char name[] = "/tmp/cfgXXXXXX";
-  REQUIRE(::mkdtemp(name) != nullptr);
-  const std::string dir = name;
+  const latentd::testing::TempDir folder;
+  const std::string& dir = folder.path();
   CHECK(loadTopology(dir + "/none.yaml", testSurroundings()).status() ==
         makeStatus(absl::StatusCode::kNotFound, dir + "/none.yaml: No such file or directory"));
   CHECK(messageOf(loadTopology(dir, testSurroundings()).status()) ==
@@ -451,7 +449,6 @@ TEST_CASE("config: a file that cannot be read says why", "[config]") {
   std::ofstream(dir + "/big.yaml") << std::string((1 << 20) + 1, ' ');
   CHECK(messageOf(loadTopology(dir + "/big.yaml", testSurroundings()).status()) ==
         dir + "/big.yaml: 1048577 bytes; a topology has at most 1048576");
-  std::filesystem::remove_all(dir);
 }
 
 }  // namespace latentd::config

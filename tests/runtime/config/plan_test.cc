@@ -1,6 +1,5 @@
 #include "runtime/config/plan.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -8,6 +7,7 @@
 #include "runtime/config/memory_estimate.h"
 #include "tests/runtime/config/topology_fixture.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_dir.h"
 
 namespace latentd::config {
 
@@ -22,7 +22,7 @@ TEST_CASE("plan: groups, threads, edges and reasons are told", "[config][plan]")
   findings.frame_step = 4;
   findings.defaults.frames = 17;
   findings.notes = {"jobs must say steps"};
-  CHECK(planText(*topology, findings) == R"(t.yaml
+  CHECK(planText(*topology, findings, namedPlaces) == R"(t.yaml
   API 127.0.0.1:0, HTTP 127.0.0.1:7412
   runtime directory in /tmp
   results in the runtime directory, at most 1GiB, kept 1h
@@ -34,6 +34,8 @@ groups, in the order in which a job runs them:
   denoise: noop.middle.denoise
     2 ranks on cpu, cpu, 1 thread each, float32
     ulysses 2 over gloo: its ranks are on the CPU
+      rank 0 on cpu: place 0
+      rank 1 on cpu: place 1
     no model directory
     memory limit 2GiB
     option depth: 3
@@ -69,6 +71,7 @@ deadlines:
   collective 30s
   encode 2m
 restarts: after 200ms to 30s, given up after 10 failed starts in a row
+traces: at most 2000 spans of a command on a rank, 64MiB of all jobs
 note: jobs must say steps
 )");
 }
@@ -87,6 +90,9 @@ TEST_CASE("plan: the JSON form holds the same", "[config][plan]") {
   CHECK(plan["groups"][1]["communication"].is_null());  // there is nobody to talk to
   CHECK(plan["limits"]["steps_max"] == 1000);
   CHECK(plan["deadlines_ms"]["job"].is_number());
+  CHECK(plan["spool"]["retention_ms"] == 3'600'000);
+  CHECK(plan["trace"]["spans_max"].is_number());
+  CHECK(plan["trace"]["bytes_max"] == 64 << 20);
   CHECK(plan["defaults"]["frames"].is_null());
   REQUIRE(plan["edges"].size() == 2);
   CHECK(plan["edges"][0]["transport"] == "shm");
@@ -99,27 +105,26 @@ TEST_CASE("plan: how tokens cross an edge is told once the stages said it", "[co
   REQUIRE(topology.ok());
   Findings findings = findingsFor(*topology);
   settle(findings, *topology);
-  CHECK(planText(*topology, findings).find("token layout") == std::string::npos);
+  CHECK(planText(*topology, findings, namedPlaces).find("token layout") == std::string::npos);
   findings.token_cuts[1] = {TokenCut::kTokens, TokenCut::kRows};
   settle(findings, *topology);
   CHECK(topology->edges[0].tokens == TokenCuts{});
-  CHECK(planText(*topology, findings).find("in token layout: producer publishes by tokens, consumer reads by rows") !=
-        std::string::npos);
+  CHECK(planText(*topology, findings, namedPlaces)
+            .find("in token layout: producer publishes by tokens, consumer reads by rows") != std::string::npos);
   const nlohmann::json plan = nlohmann::json::parse(planJson(*topology, findings));
   CHECK(plan["edges"][0]["producer_tokens"] == "none");
   CHECK(plan["edges"][1]["producer_tokens"] == "tokens");
   CHECK(plan["edges"][1]["consumer_tokens"] == "rows");
   findings.token_cuts[1] = {TokenCut::kTokens, TokenCut::kNone};
   settle(findings, *topology);
-  CHECK(planText(*topology, findings)
+  CHECK(planText(*topology, findings, namedPlaces)
             .find("consumer reads whole\n    in token layout: producer publishes by tokens, "
                   "consumer reads whole") != std::string::npos);
 }
 
 TEST_CASE("plan: weights are the sizes of the stage's own files", "[config][plan]") {
-  char name[] = "/tmp/planXXXXXX";
-  REQUIRE(::mkdtemp(name) != nullptr);
-  const std::filesystem::path dir = name;
+  const latentd::testing::TempDir folder;
+  const std::filesystem::path dir = folder.path();
   const auto write = [&](const std::filesystem::path& file, size_t bytes) {
     std::filesystem::create_directories((dir / file).parent_path());
     std::ofstream(dir / file) << std::string(bytes, 'w');
@@ -142,7 +147,6 @@ TEST_CASE("plan: weights are the sizes of the stage's own files", "[config][plan
   CHECK(estimateMemory(group).folders.empty());
   group.model_dir = (dir / "gone").string();
   CHECK(estimateMemory(group).weight_bytes == 0);
-  std::filesystem::remove_all(dir);
 }
 
 }  // namespace latentd::config

@@ -91,8 +91,8 @@ TEST_CASE("replicas: threads are shared out among all of them, and ranks of diff
 
 TEST_CASE("replicas: devices must make whole replicas, and pairs are bounded", "[config][replica]") {
   CHECK(refusal(withKeys("devices: [cpu, cpu, cpu]\n    parallel: {dp: 2}")) ==
-        "t.yaml:8: groups[1].parallel: the degrees dp 2 x cfg 1 x ring 1 x ulysses 1 x spatial 1 x pp 1 x tp 1 make 2 "
-        "ranks, but devices lists 3; the two must be equal: give dp: 3, or list 2 devices");
+        "t.yaml:8: groups[1].parallel: dp 2 makes 2 ranks, but devices lists 3; the two must be equal: list 2 devices, "
+        "give dp: 3 (replicas), or change the degrees (latent-worker --describe has those of noop.middle)");
   CHECK(refusal(withKeys("parallel: {dp: 0}")).find("t.yaml:7: groups[1].parallel.dp: ") == 0);
   std::string many = "devices: [cpu";
   for (int device = 1; device < 64; ++device)
@@ -104,19 +104,35 @@ TEST_CASE("replicas: devices must make whole replicas, and pairs are bounded", "
         "these the file makes 4160, at most 1024 are valid; lower parallel.dp of either");
 }
 
+TEST_CASE("replicas: of pairs that differ each kind is told once, with their names", "[config][replica][plan]") {
+  StatusOr<Topology> topology = parse(withKeys("devices: [cpu, cpu, cpu, cpu]\n    parallel: {dp: 2, ulysses: 2}"));
+  REQUIRE(topology.ok());
+  topology->edges[1].transport_reason = "for a reason of its own";
+  const std::string text = planText(*topology, findingsFor(*topology), namedPlaces);
+  CHECK(text.find("  text.encode->denoise.0.denoise\n    transport shm: both") != std::string::npos);
+  CHECK(text.find("  text.encode->denoise.1.denoise\n    transport shm: for a reason of its own\n") !=
+        std::string::npos);
+  CHECK(text.find("  denoise.denoise->decode.decode, 2 pairs of replicas\n") != std::string::npos);
+  CHECK(text.find("    denoise.1: ulysses 2 over gloo: its ranks are on the CPU\n"
+                  "    ranks of each replica, devices in this order:\n"
+                  "      rank 0: place 0\n      rank 1: place 1\n    no model directory\n") != std::string::npos);
+}
+
 TEST_CASE("replicas: the plan shows each of them with its devices", "[config][replica][plan]") {
   const StatusOr<Topology> topology =
       parse(withKeys("devices: [\"cuda:0\", \"cuda:1\"]\n    parallel: {dp: 2}\n    threads: 1"));
   REQUIRE(topology.ok());
   Findings findings = findingsFor(*topology);
   findings.weight_bytes = {0, 5 << 20, 5 << 20, 0};
-  const std::string text = planText(*topology, findings);
+  const std::string text = planText(*topology, findings, namedPlaces);
   CHECK(text.find("  denoise: noop.middle.denoise\n"
                   "    2 replicas; a job uses the one with the least to do\n"
                   "    denoise.0: 1 rank on cuda:0, 1 thread each, float32\n"
                   "    denoise.1: 1 rank on cuda:1, 1 thread each, float32\n"
                   "    no model directory\n") != std::string::npos);
-  CHECK(text.find("  text.encode->denoise.1.denoise\n    transport pinned: ") != std::string::npos);
+  CHECK(text.find("\nedges:\n  text.encode->denoise.denoise, 2 pairs of replicas\n    transport pinned: ") !=
+        std::string::npos);
+  CHECK(text.find("text.encode->denoise.1.denoise") == std::string::npos);
   CHECK(text.find("memory: 1.2 GiB in all: 10.0 MiB of weights, 300.0 MiB for each of 4 worker processes") !=
         std::string::npos);
   const auto plan = nlohmann::json::parse(planJson(*topology, findings));

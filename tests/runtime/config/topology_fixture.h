@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "runtime/config/findings.h"
 #include "runtime/config/loader.h"
@@ -36,6 +37,14 @@ inline Findings findingsFor(const Topology& topology) {
   findings.limits = topology.limits;
   findings.defaults = topology.defaults;
   return findings;
+}
+
+// In the place of a mesh's, which this folder does not know.
+inline std::vector<std::string> namedPlaces(const GroupSpec& group) {
+  std::vector<std::string> places;
+  for (uint32_t rank = 0; rank < group.ranks(); ++rank)
+    places.push_back("place " + std::to_string(rank));
+  return places;
 }
 
 // The message, or "OK".

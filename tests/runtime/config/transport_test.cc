@@ -34,10 +34,10 @@ TEST_CASE("config: the transport of an edge follows from where its groups are, a
 
   const TransportChoice down = selectTransport(first, host);
   CHECK(down.transport == Transport::kPinned);
-  CHECK(down.reason == "group denoise is on cuda:0, group text on the CPU: tensors are staged in pinned host memory");
+  CHECK(down.reason == "the producer is on a GPU, the consumer on the CPU: tensors are staged in pinned host memory");
   const TransportChoice up = selectTransport(host, second);
   CHECK(up.transport == Transport::kPinned);
-  CHECK(up.reason == "group decode is on cuda:1, group text on the CPU: tensors are staged in pinned host memory");
+  CHECK(up.reason == "the producer is on the CPU, the consumer on a GPU: tensors are staged in pinned host memory");
 }
 
 TEST_CASE("config: GPUs that are not peers meet in host memory", "[config]") {

@@ -115,7 +115,7 @@ TEST_CASE("fleet: what the ranks of a group do can be read while they do it, and
   CHECK(records.groups(0).ranks(1).recent(0).bytes_sent() == 80);
   CHECK(fixture.fleet.flightRecords("g1").value().groups_size() == 1);
   CHECK(fixture.fleet.flightRecords("g0").status().code() == absl::StatusCode::kFailedPrecondition);
-  CHECK(fixture.fleet.flightRecords("g9").status().code() == absl::StatusCode::kNotFound);
+  CHECK(fixture.fleet.flightRecords("g9").status() == absl::NotFoundError("there is no group \"g9\"; groups: g0, g1"));
 
   operation.sequence = 2;
   rank.begin(operation);

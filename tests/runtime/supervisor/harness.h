@@ -25,6 +25,7 @@
 #include "runtime/supervisor/supervisor.h"
 #include "tests/runtime/supervisor/fakes.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_dir.h"
 
 namespace latentd::supervisor {
 
@@ -70,13 +71,13 @@ class Harness {
 
   // worker_binary: tests/support:fake_worker. script: see there.
   Harness(config::Topology topology, std::string worker_binary, const std::string& script = "")
-      : topology_(std::move(topology)), folder_(makeFolder()) {
+      : topology_(std::move(topology)) {
     // Fake workers run "run" everywhere but at the end.
     for (const size_t group : topology_.stages.back().groups)
       topology_.groups[group].method = "show";
-    std::ofstream(folder_ + "/script") << script;
-    spawner_.emplace(std::vector<std::string>{"FAKE_WORKER_SCRIPT=" + folder_ + "/script"});
-    auto dir = RuntimeDir::create(folder_);
+    std::ofstream(folder_.file("script")) << script;
+    spawner_.emplace(std::vector<std::string>{"FAKE_WORKER_SCRIPT=" + folder_.file("script")});
+    auto dir = RuntimeDir::create(folder_.path());
     REQUIRE(dir.ok());
     runtime_dir_.emplace(std::move(*dir));
     supervisor_.emplace(Supervisor::Deps{.topology = topology_,
@@ -107,7 +108,6 @@ class Harness {
     supervisor_.reset();
     runtime_dir_.reset();
     spawner_.reset();
-    std::filesystem::remove_all(folder_);
   }
 
   JobService& service() { return *supervisor_; }
@@ -186,14 +186,9 @@ class Harness {
   }
 
  private:
-  static std::string makeFolder() {
-    char name[] = "/tmp/ldhXXXXXX";
-    return mkdtemp(name);
-  }
-
   const SteadyClock clock_;
   config::Topology topology_;
-  const std::string folder_;
+  const testing::TempDir folder_;
   std::mt19937_64 random_{std::random_device()()};
   metrics::Registry registry_;
   InstantOutputs outputs_;

@@ -40,6 +40,7 @@ JobLimits limitsOf(const config::Topology& topology) {
   JobLimits limits;
   limits.frames_max = std::min(topology.limits.frames_max, 4093U);
   limits.prompt_bytes_max = std::min(topology.limits.prompt_bytes_max, 16384U);
+  if (topology.defaults.guidance) limits.defaults.set_guidance_scale(*topology.defaults.guidance);
   return limits;
 }
 
@@ -58,6 +59,14 @@ std::string ranks(const std::string& parallel, const std::string& options) {
 }
 
 using Notes = std::vector<std::string>;
+
+// Every group with a key.
+std::string everywhere(const std::string& key) {
+  std::string yaml = config::kThreeGroups;
+  for (const char* stage : {"noop.source", "noop.middle", "noop.sink"})
+    yaml = config::with(yaml, stage, std::string(stage) + "\n    " + key);
+  return yaml;
+}
 
 }  // namespace
 
@@ -131,6 +140,29 @@ TEST_CASE("idle keys: what another key or the model makes idle is noted", "[supe
               "pass"});
   CHECK(notesOf(middle("    model: /tmp\n")) ==
         Notes{"t.yaml:7: groups[1].model: has no effect on a stage that reads no weights"});
+  CHECK(notesOf(config::kThreeGroups + "model: /tmp\n") ==
+        Notes{"t.yaml:14: model: has no effect on stages that read no weights"});
+  CHECK(notesOf(everywhere("model: /tmp") + "model: /tmp\n").front() ==
+        "t.yaml:17: model: has no effect where every group has a model of its own");
+  CHECK(notesOf(everywhere("stall: 10s") + "deadlines: {stall: 20s}\n") ==
+        Notes{"t.yaml:17: deadlines.stall: has no effect where every group has a stall of its own"});
+  CHECK(notesOf(everywhere("stall: 10s")).empty());
+  CHECK(notesOf(middle("    stall: 10s\n") + "deadlines: {stall: 20s}\n").empty());
+}
+
+TEST_CASE("idle keys: what takes guidance is noted where jobs have none by default", "[supervisor]") {
+  const std::string plain = "defaults: {guidance: 1}\n";
+  CHECK(
+      notesOf(ranks("cfg: 2", "steps: 3") + plain) ==
+      Notes{"t.yaml:8: groups[1].parallel.cfg: has no effect on jobs that leave guidance at its default, 1: they have "
+            "no second pass"});
+  CHECK(notesOf(ranks("cfg: 2", "steps: 3") + "defaults: {guidance: 1.5}\n").empty());
+  CHECK(notesOf(ranks("tp: 2", "steps: 3") + plain).empty());
+  CHECK(notesOf(config::kThreeGroups + "defaults: {guidance: 0.5, negative_prompt: blurred}\n") ==
+        Notes{"t.yaml:14: defaults.negative_prompt: has no effect on jobs that leave guidance at its default, 0.5"});
+  CHECK(notesOf(config::kThreeGroups + "defaults: {guidance: 0.5, negative_prompt: ''}\n").empty());
+  CHECK(notesOf(config::kThreeGroups + "defaults: {guidance: 2, negative_prompt: blurred}\n").empty());
+  CHECK(notesOf(config::kThreeGroups + "defaults: {negative_prompt: blurred}\n").empty());
 }
 
 }  // namespace latentd::supervisor

@@ -1,13 +1,11 @@
 #include "runtime/supervisor/worker_service.h"
 
-#include <stdlib.h>
-
-#include <filesystem>
 #include <optional>
 #include <vector>
 
 #include "runtime/supervisor/limits.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_dir.h"
 
 namespace latentd::supervisor {
 namespace {
@@ -73,11 +71,9 @@ wire::WorkerEvents eventsOf(uint64_t first, uint64_t last) {
 
 struct Fixture {
   Fixture() {
-    char path[] = "/tmp/ltdwsXXXXXX";
-    REQUIRE(::mkdtemp(path) != nullptr);
-    folder = path;
-    REQUIRE(service.start(folder + "/control").ok());
-    const auto channel = grpc::CreateChannel("unix:" + folder + "/control", grpc::InsecureChannelCredentials());
+    const std::string path = folder.file("control");
+    REQUIRE(service.start(path).ok());
+    const auto channel = grpc::CreateChannel("unix:" + path, grpc::InsecureChannelCredentials());
     stub = wire::WorkerControl::NewStub(channel);
     context.set_deadline(std::chrono::system_clock::now() + kPatience);
     stream = stub->Connect(&context);
@@ -85,7 +81,6 @@ struct Fixture {
   ~Fixture() {
     context.TryCancel();
     service.stop();
-    std::filesystem::remove_all(folder);
   }
 
   // All of them until one is not taken; whether all were.
@@ -98,7 +93,7 @@ struct Fixture {
     return taken;
   }
 
-  std::string folder;
+  const testing::TempDir folder;
   SteadyClock clock;
   LoopThread loop{clock, "test"};
   Recorder recorder;

@@ -1,5 +1,3 @@
-#include <stdlib.h>
-
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -14,6 +12,7 @@
 #include "tests/support/running_program.h"
 #include "tests/support/scripted_jobs.h"
 #include "tests/support/self_path.h"
+#include "tests/support/temp_dir.h"
 
 namespace latentd::testing {
 namespace {
@@ -26,13 +25,12 @@ constexpr std::chrono::seconds kPython{60};  // importing grpcio takes seconds o
 struct PythonFixture {
   FakeDaemonProcess daemon;
   fs::path root = fs::path(sourceFile("tools/python/client_example.py")).parent_path().parent_path().parent_path();
-  fs::path folder;
+  const testing::TempDir temporary;
+  const fs::path folder = temporary.path();
 
   PythonFixture() {
     if (!fs::exists(python())) FAIL("there is no .deps/venv/bin/python: run tools/setup");
-    std::string name = (fs::temp_directory_path() / "python-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    folder = name;
+    const std::string& name = temporary.path();
     RunningProgram::Options in_root;
     in_root.directory = root;
     RunningProgram protoc({python(), "-m", "grpc_tools.protoc", "-I.", "--python_out=" + name,
@@ -42,7 +40,6 @@ struct PythonFixture {
     CAPTURE(protoc.error());
     REQUIRE(code == 0);
   }
-  ~PythonFixture() { fs::remove_all(folder); }
 
   std::string python() const { return root / ".deps" / "venv" / "bin" / "python"; }
 
