@@ -26,7 +26,7 @@ class SmokeTest(unittest.TestCase):
         self.assertEqual(checks, {"cpu to cpu": "passed", "C++ suites on devices": "not run", "one rank, float32": "passed",
                                   "ulysses 2, spatial 2, on the CPU, float32": "passed"})
         self.assertEqual({name: "problem" in part for name, part in report["parts"].items()},
-                         {"checks": False, "steps": False})
+                         {"peers, suites, parity": False, "steps": False})
         steps, decode = report["tables"]
         self.assertEqual([row[0] for row in steps["rows"]], ["one rank", "one rank, guided", "ulysses 2"])
         self.assertTrue(all(float(row[1]) > 0 for row in [*steps["rows"], *decode["rows"]]), steps)
@@ -34,6 +34,8 @@ class SmokeTest(unittest.TestCase):
         self.assertIn("3 checks passed, 0 failed, 1 not run", text)
         for table in report["tables"]:
             self.assertIn(f"## {table['title']}", text)
+            self.assertRegex(table["title"], r" \(void: ranks share the CPU\)$")
+        self.assertIn("run: --tiny: ", text)
         self.assertRegex(text, re.compile(r"^\| ulysses 2 +\| [0-9.]+ +\|", re.M))
 
 

@@ -21,6 +21,10 @@ StatusOr<fs::path> modelFolder(const std::string& dir) {
     return absl::InvalidArgumentError(
         fmt::format("--model: '{}' is not a folder; give a diffusers directory with model_index.json in it", dir));
   }
+  if (!fs::exists(path / "model_index.json", error)) {
+    return absl::InvalidArgumentError(
+        fmt::format("--model: '{}' has no model_index.json; give the diffusers directory that has it", dir));
+  }
   return path.has_filename() ? path : path.parent_path();
 }
 

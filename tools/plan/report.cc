@@ -53,12 +53,12 @@ std::string nameOf(const Candidate& candidate) {
 }
 
 std::string decodeText(const Candidate& candidate) {
-  return candidate.decode_gpus == 1 ? "1" : fmt::format("spatial {}", candidate.decode_gpus);
+  return candidate.decode_gpus == 1 ? "1" : fmt::format("{} (spatial)", candidate.decode_gpus);
 }
 
 std::string rankedText(const Plan& plan, size_t shown) {
-  std::vector<std::vector<std::string>> rows = {{"denoiser", "GPUs", "denoiser's", "decoder", "memory", "sent a step",
-                                                 "waiting", "step", "job", "jobs/h", "efficiency", ""}};
+  std::vector<std::vector<std::string>> rows = {{"denoiser", "GPUs in all", "denoiser's", "decoder's", "memory",
+                                                 "sent a step", "waiting", "step", "job", "jobs/h", "efficiency", ""}};
   const Candidate* proposal = plan.proposal();
   for (size_t i = 0; i < plan.ranked.size(); ++i) {
     const Candidate& candidate = plan.ranked[i];
@@ -98,21 +98,20 @@ std::string memoryText(const char* name, const RankMemory& memory) {
 }
 
 // What the proposal leaves unused, and why.
-std::string idleText(const Request& request, const Candidate& best) {
+std::string idleText(const Request& request, const Plan& plan, const Candidate& best) {
   const uint32_t beyond = request.gpus - best.gpus;
-  const uint32_t useless = best.gpus - best.usedGpus();
-  if (beyond + useless == 0) return "";
-  std::string why;
-  if (beyond > 0)
-    why = fmt::format("{} as this version serves one host, of {}", beyond, request.hardware.gpus_per_host);
-  if (useless > 0) why += fmt::format("{}{} as they would not help", why.empty() ? "" : ", ", useless);
-  return fmt::format("  {} of the {} GPUs stay idle: {}\n", beyond + useless, request.gpus, why);
+  if (beyond == 0 && best.usedGpus() == best.gpus) return "";
+  const bool is_limited = beyond > 0 && !plan.ranked.front().unserved.empty();
+  const std::string why = is_limited
+                              ? fmt::format("this version serves one host, of {}", request.hardware.gpus_per_host)
+                              : "more would not help";
+  return fmt::format("  uses {} of the {} GPUs: {}\n", best.usedGpus(), request.gpus, why);
 }
 
 std::string proposalText(const Request& request, const Plan& plan) {
   const Candidate* best = plan.proposal();
   if (best == nullptr) return "nothing of this is served yet: no topology is proposed\n";
-  std::string text = fmt::format("proposed: {}\n", nameOf(*best)) + idleText(request, *best);
+  std::string text = fmt::format("proposed: {}\n", nameOf(*best)) + idleText(request, plan, *best);
   if (plan.goal == Goal::kThroughput && best != &plan.ranked.front() && plan.ranked.front().unserved.empty())
     text += "  of those within 1 % of the most jobs an hour, the one with the soonest video\n";
   text += fmt::format("  a rank sends a step: {}; the decoder a video: {}\n", strategiesText(best->traffic),
@@ -128,8 +127,10 @@ std::string proposalText(const Request& request, const Plan& plan) {
 std::string rejectedText(const Plan& plan) {
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const Rejection& rejection : plan.rejected)
-    by_reason[rejection.reason].push_back(toString(rejection.split));
-  std::string text = plan.rejected.empty() ? "" : "not possible:\n";
+    by_reason[rejection.reason].push_back(
+        toString(rejection.split) +
+        (rejection.least_bytes > 0 ? fmt::format(" needs {}", gibText(rejection.least_bytes)) : ""));
+  std::string text = plan.rejected.empty() ? "" : "not possible, by the limit that forbids it:\n";
   for (const auto& [reason, splits] : by_reason) {
     text += fmt::format("  {}: ", reason);
     for (size_t i = 0; i < std::min(splits.size(), kExamplesMax); ++i)

@@ -86,7 +86,9 @@ std::string reportJson(const Request& request, const Plan& plan) {
   for (const Candidate& candidate : plan.ranked)
     report["ranked"].push_back(candidateJson(candidate));
   for (const Rejection& rejection : plan.rejected)
-    report["rejected"].push_back({{"parallel", degreesJson(rejection.split.degrees)}, {"reason", rejection.reason}});
+    report["rejected"].push_back({{"parallel", degreesJson(rejection.split.degrees)},
+                                  {"reason", rejection.reason},
+                                  {"least_bytes", rejection.least_bytes > 0 ? json(rejection.least_bytes) : json()}});
   return report.dump(2);
 }
 

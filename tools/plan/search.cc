@@ -128,17 +128,18 @@ Findings explore(const Request& request) {
   for (uint32_t used = 1; used <= request.gpus; ++used) {
     for (const mesh::MeshDegrees& degrees : factorisations(used)) {
       std::string reason = obstacle(request, degrees);
+      uint64_t least_bytes = 0;
       if (reason.empty()) {
         Outcome outcome = tryDegrees(request, degrees, found.plan.one_gpu);
         if (outcome.best) {
           found.plan.ranked.push_back(std::move(*outcome.best));
           continue;
         }
-        reason = fmt::format("needs {} on a GPU that has {}", gibText(outcome.least.busiest_bytes),
-                             gibText(request.hardware.memory_bytes));
+        reason = fmt::format("a GPU has {}", gibText(request.hardware.memory_bytes));
+        least_bytes = outcome.least.busiest_bytes;
         if (!found.least || outcome.least.busiest_bytes < found.least->busiest_bytes) found.least = outcome.least;
       }
-      found.plan.rejected.push_back({{.degrees = degrees}, std::move(reason)});
+      found.plan.rejected.push_back({{.degrees = degrees}, std::move(reason), least_bytes});
     }
   }
   std::stable_sort(found.plan.ranked.begin(), found.plan.ranked.end(),
@@ -204,20 +205,19 @@ std::vector<mesh::MeshDegrees> factorisations(uint32_t gpus) {
 std::string obstacle(const Request& request, const mesh::MeshDegrees& degrees) {
   const auto& [model, job, hardware, gpus, goal] = request;
   const stages::wan::TransformerConfig& config = model.transformer;
-  if (degrees.dp > 1 && goal == Goal::kLatency) return "replicas make no single job faster";
+  if (degrees.dp > 1 && goal == Goal::kLatency)
+    return "dp is for --goal throughput: replicas make no single job faster";
   if (degrees.cfg > job.branches()) {
-    return job.guided() ? "guidance has two branches, cfg more" : "without guidance there is one branch, cfg has more";
+    return job.guided() ? "cfg is at most 2: guidance has two passes"
+                        : "cfg is 1 where --guidance is 1 or less: one pass";
   }
   const int64_t head_ranks = int64_t{degrees.ulysses} * degrees.tp;
-  if (config.heads % head_ranks != 0)
-    return fmt::format("{} heads do not divide over ulysses x tp = {}", config.heads, head_ranks);
-  if (config.ffn_dim % degrees.tp != 0)
-    return fmt::format("ffn_dim {} does not divide over tp = {}", config.ffn_dim, degrees.tp);
-  if (degrees.pp > config.layers)
-    return fmt::format("pp = {} has more stages than layers ({})", degrees.pp, config.layers);
+  if (config.heads % head_ranks != 0) return fmt::format("ulysses x tp must divide the model's {} heads", config.heads);
+  if (config.ffn_dim % degrees.tp != 0) return fmt::format("tp must divide the model's ffn_dim, {}", config.ffn_dim);
+  if (degrees.pp > config.layers) return fmt::format("pp is at most the model's {} layers", config.layers);
   const int64_t sequence = tokens(model, job);
   if (int64_t{degrees.ring} * degrees.ulysses > sequence)
-    return fmt::format("ring x ulysses = {} has more ranks than tokens ({})", degrees.ring * degrees.ulysses, sequence);
+    return fmt::format("ring x ulysses is at most the number of tokens, {}", sequence);
   return "";
 }
 

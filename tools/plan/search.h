@@ -57,7 +57,8 @@ struct Candidate {
 
 struct Rejection {
   Split split;
-  std::string reason;
+  std::string reason;        // the limit that is not kept, the same for all splits that do not keep it
+  uint64_t least_bytes = 0;  // that a GPU needs, where that is the limit
 };
 
 struct Plan {
@@ -78,7 +79,7 @@ StatusOr<Plan> search(const Request& request);
 // All ways to write `gpus` as a product over dp, cfg, ring, ulysses, pp and tp.
 std::vector<mesh::MeshDegrees> factorisations(uint32_t gpus);
 
-// Why a split is impossible for model and job, memory apart; empty: it is possible.
+// The limit of model or job that a split does not keep, memory apart; empty: it is possible.
 std::string obstacle(const Request& request, const mesh::MeshDegrees& degrees);
 
 }  // namespace latentd::plan

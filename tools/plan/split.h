@@ -19,7 +19,7 @@ struct Split {
   uint32_t sequence() const { return degrees.ring * degrees.ulysses; }
 };
 
-// "cfg 2 x ulysses 4": the degrees above 1; "one GPU" without any.
+// "cfg 2 x ulysses 4": the degrees above 1; "one rank" without any.
 std::string toString(const Split& split);
 
 }  // namespace latentd::plan

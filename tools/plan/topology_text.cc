@@ -10,6 +10,9 @@
 namespace latentd::plan {
 namespace {
 
+// What Wan is made for; nothing that is predicted depends on it.
+constexpr int kFps = 16;
+
 struct Group {
   const char* name;
   const char* stage;
@@ -68,6 +71,7 @@ void emitJobs(YAML::Emitter& yaml, const Job& job) {
   yaml << YAML::Key << "frames" << YAML::Value << job.frames;
   yaml << YAML::Key << "size" << YAML::Value << fmt::format("{}x{}", job.width, job.height);
   yaml << YAML::Key << "steps" << YAML::Value << job.steps << YAML::Key << "guidance" << YAML::Value << job.guidance;
+  yaml << YAML::Key << "fps" << YAML::Value << kFps;
   yaml << YAML::EndMap;
   yaml << YAML::Key << "limits" << YAML::Value << YAML::Flow << YAML::BeginMap;
   yaml << YAML::Key << "frames_max" << YAML::Value << job.frames;

@@ -65,6 +65,7 @@ TEST_CASE("plan: the topology that it writes is one that loads, and says what wa
       CHECK(denoise.model_dir == request.model.dir);
       CHECK(topology->defaults.width == 1280U);
       CHECK(topology->defaults.steps == 50U);
+      CHECK(topology->defaults.fps == 16);
       CHECK(topology->limits.frames_max == 81U);
       CHECK(topology->limits.pixels_max == 1280U * 720);
       CHECK(topology->limits.steps_max == 50U);
@@ -110,9 +111,11 @@ TEST_CASE("plan: the report has the best, what is proposed and why the rest is o
   const ModelFolder model(kWan13);
   const auto text = run(argumentsFor(model.path(), "8"));
   REQUIRE(text.ok());
-  for (const char* words : {"1.42 billion parameters", "32760 tokens", "a step on one GPU: 1.20 s", "<- proposed",
-                            "proposed: cfg 2 x ulysses 4", "a rank sends a step: cfg ",
-                            "12 heads do not divide over ulysses x tp = 8", "text encoder", "weights"}) {
+  for (const char* words :
+       {"1.42 billion parameters", "32760 tokens", "a step on one GPU: 1.20 s", "<- proposed",
+        "proposed: cfg 2 x ulysses 4", "a rank sends a step: cfg ", "\nnot possible, by the limit that forbids it:\n",
+        "  ulysses x tp must divide the model's 12 heads: tp 5; ", "\n  dp is for --goal throughput: ", "text encoder",
+        "weights"}) {
     INFO(words);
     CHECK(text->find(words) != std::string::npos);
   }
@@ -121,10 +124,14 @@ TEST_CASE("plan: the report has the best, what is proposed and why the rest is o
   REQUIRE(both.ok());
   CHECK(both->find("not served yet: several hosts") != std::string::npos);
   // The best of one host, and what that leaves.
-  CHECK(both->find(
-            "proposed: cfg 2 x ulysses 4\n  8 of the 16 GPUs stay idle: 8 as this version serves one host, of 8\n") !=
+  CHECK(both->find("proposed: cfg 2 x ulysses 4\n  uses 8 of the 16 GPUs: this version serves one host, of 8\n") !=
         std::string::npos);
-  CHECK(text->find("stay idle") == std::string::npos);
+  CHECK(text->find(" of the 8 GPUs") == std::string::npos);
+  // A denoiser of one rank has a decoder beside it, on another GPU.
+  const auto rows = run(argumentsFor(model.path(), "2"));
+  REQUIRE(rows.ok());
+  CHECK(rows->find("\none rank ") != std::string::npos);
+  CHECK(rows->find("\none GPU ") == std::string::npos);
 }
 
 TEST_CASE("plan: the JSON has every candidate and every rejected split", "[tools][plan]") {
@@ -155,6 +162,9 @@ TEST_CASE("plan: wrong flags are refused by name, with what is valid", "[tools][
     arguments.*flag = value;
     return refusal(arguments);
   };
+  const stages::testing::TempCheckpoint empty;
+  CHECK(with(&Arguments::model, empty.path().c_str()) ==
+        "--model: '" + empty.path() + "' has no model_index.json; give the diffusers directory that has it");
   CHECK(with(&Arguments::gpus, "0") == "--gpus: got '0', expected an integer from 1 to 64");
   CHECK(with(&Arguments::gpus, "-1").find("--gpus: got '-1'") == 0);
   CHECK(with(&Arguments::gpus, "65").find("--gpus: got '65'") == 0);

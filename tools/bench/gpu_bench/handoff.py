@@ -55,8 +55,8 @@ def show(run, results):
     notes = ["The producer computes for 2 ms and makes a new tensor before each hand-off; hot: it does not. Bare: the least "
              "that two processes can do."]
     notes += [] if run.apart else ["Producer and consumer share a GPU here; the goals are for two."]
-    run.report.table("handoff", f"Hand-off of one tensor from {run.devices[0]} to {run.devices[1]}, p50 / p95 in microseconds",
-                     ["size", *names, "latentd/reference (goal)", "latentd/bare (goal)"], rows, notes, figures=results)
+    run.table("handoff", f"Hand-off of one tensor from {run.devices[0]} to {run.devices[1]}, p50 / p95 in microseconds",
+              ["size", *names, "latentd/reference (goal)", "latentd/bare (goal)"], rows, notes, figures=results)
 
 
 def judge(run, result):

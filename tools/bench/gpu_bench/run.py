@@ -45,6 +45,20 @@ class Run:
         return self.on_gpus and not topology.share(self.devices)
 
     @property
+    def void(self):
+        """Why figures of this run say nothing about the speed of several GPUs; empty where they do."""
+        if not self.on_gpus:
+            return "ranks share the CPU"
+        if not self.apart:
+            return "ranks share a GPU"
+        return "--tiny" if self.tiny else ""
+
+    def table(self, part, title, head, rows, notes=(), **figures):
+        """As Report.table(); what is void is said in the title, which goes wherever the figures go."""
+        void = f" (void: {self.void})" if self.void else ""
+        self.report.table(part, title + void, head, rows, notes, void=self.void, **figures)
+
+    @property
     def one_device(self):
         """Two ranks on the first device, which two that are apart are compared with."""
         return [self.devices[0]] * 2

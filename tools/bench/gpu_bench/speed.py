@@ -196,16 +196,12 @@ def decode_row(run, ranks, ms, alone_ms):
 def show(run, found):
     size = f"{video_of(run)['frames']} frames {video_of(run)['size']}, {dtype_of(run)}"
     notes = ["From the end of one step to the end of the next; an unguided step is one forward pass, a guided one two. "
-             "Efficiency: time of one rank / (ranks x time). Goals in brackets.", *void(run)]
-    run.report.table("steps", f"Denoise step, {size}, by topology", ["topology", "step p50 ms", "p95", "steps", "efficiency"],
-                     found.rows, notes, figures=found.figures)
+             "Efficiency: time of one rank / (ranks x time). Goals in brackets."]
+    run.table("steps", f"Denoise step, {size}, by topology", ["topology", "step p50 ms", "p95", "steps", "efficiency"],
+              found.rows, notes, figures=found.figures)
     rows = [decode_row(run, ranks, ms, found.decodes[1]) for ranks, ms in found.decodes.items()]
-    run.report.table("steps", f"VAE decode, {size}, ranks share its height", ["ranks", "ms (best)", "efficiency"], rows, void(run),
-                     figures=found.decodes)
-
-
-def void(run):
-    return [] if run.apart else ["Ranks share a device here: the path is exercised, the figures say nothing about scaling."]
+    run.table("steps", f"VAE decode, {size}, ranks share its height", ["ranks", "ms (best)", "efficiency"], rows,
+              figures=found.decodes)
 
 
 # ---- throughput -------------------------------------------------------------------------------------------------
@@ -249,8 +245,8 @@ def throughput(run, model):
     names = list(ways(run, model))
     rows = [[f"{size}: {sizes[size]['frames']} frames {sizes[size]['size']}", *(f"{rates[size, way]:.1f}" for way in names),
              f"{rates[size, names[0]] / rates[size, names[1]]:.2f}"] for size in sizes]
-    run.report.table("throughput", f"Jobs a minute, {jobs} jobs at once, {steps_of} guided steps each, on two devices",
-                     ["size", *names, "ratio"], rows, void(run),
-                     figures=[{"size": size, "way": way, "jobs_per_minute": rate} for (size, way), rate in rates.items()])
+    run.table("throughput", f"Jobs a minute, {jobs} jobs at once, {steps_of} guided steps each, on two devices",
+              ["size", *names, "ratio"], rows,
+              figures=[{"size": size, "way": way, "jobs_per_minute": rate} for (size, way), rate in rates.items()])
 
 
