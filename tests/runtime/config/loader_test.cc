@@ -175,7 +175,6 @@ TEST_CASE("config: what is not YAML, or more than a topology needs, is refused w
        "t.yaml:16: key 'aging' is given twice, first on line 15; remove one"},
       {"anchor", appended("queue: &q {aging: 5s}\n"),
        "t.yaml:14: anchors (&name) are refused; write the value out where it is needed"},
-      {"alias", appended("queue: *q\n"), "t.yaml:14: not valid YAML: the referenced anchor is not defined"},
       {"tag", appended("queue: !!python/object {aging: 5s}\n"),
        "t.yaml:14: tag tag:yaml.org,2002:python/object is refused; write the plain value"},
       {"complex key", appended("[a, b]: c\n"), "t.yaml:14: a key must be plain text, not a list or a mapping"},
@@ -184,6 +183,9 @@ TEST_CASE("config: what is not YAML, or more than a topology needs, is refused w
       {"NUL", std::string("listen: 127.0.0.1:0\nhttp: \0\n", 28),
        "t.yaml:2: contains a control character; a topology is plain UTF-8 text"},
   });
+  // yaml-cpp names the anchor from 0.8 on.
+  CHECK(
+      refusal(appended("queue: *q\n")).starts_with("t.yaml:14: not valid YAML: the referenced anchor is not defined"));
 }
 
 TEST_CASE("config: a key that does not exist is refused with the nearest that do", "[config]") {
