@@ -1,19 +1,23 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "runtime/base/status.h"
+#include "runtime/base/unique_fd.h"
 
 namespace latentd::supervisor {
 
-// The file that tells a script where the daemon listens: there while it serves, and never half written.
+// The file that tells a script where the daemon listens: there while it serves, never half written, and never another
+// daemon's that runs, which holds a lock on it.
 // Owner: the main. Thread: one. States: absent -> published -> removed. Move only.
 // Failure: create() fails for a place that cannot be written, so that nobody waits for a file that will not come.
 class PortsFile {
  public:
-  // Removes what a former daemon left at `path`. An empty path is no file: publish() does nothing.
+  // Removes what a former daemon left at `path`. An empty path is no file: publish() does nothing. FAILED_PRECONDITION
+  // while another daemon has it.
   static StatusOr<PortsFile> create(const std::string& path);
-  PortsFile(PortsFile&& other) noexcept;
+  PortsFile(PortsFile&&) = default;
   PortsFile& operator=(PortsFile&&) = delete;
   ~PortsFile();
 
@@ -21,10 +25,10 @@ class PortsFile {
   Status publish(const std::string& grpc, const std::string& http);
 
  private:
-  explicit PortsFile(std::string path) : path_(std::move(path)) {}
-  std::string partial() const { return path_ + ".partial"; }
+  PortsFile(std::string path, UniqueFd file) : path_(std::move(path)), file_(std::move(file)) {}
 
   std::string path_;
+  UniqueFd file_;  // locked; invalid: no file
 };
 
 }  // namespace latentd::supervisor

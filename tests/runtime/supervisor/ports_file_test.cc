@@ -47,4 +47,20 @@ TEST_CASE("ports_file: a place that cannot be written is an error before anythin
   CHECK(PortsFile::create("").ok());
 }
 
+TEST_CASE("ports_file: a daemon that runs keeps its file, before and after it is written", "[supervisor]") {
+  const testing::TempDir folder;
+  const std::string path = folder.path() + "/ports";
+  {
+    auto first = PortsFile::create(path);
+    REQUIRE(first.ok());
+    CHECK(PortsFile::create(path).status().code() == absl::StatusCode::kFailedPrecondition);
+    REQUIRE(first->publish("127.0.0.1:1", "127.0.0.1:2").ok());
+    const Status refused = PortsFile::create(path).status();
+    CHECK(messageOf(refused) ==
+          "the ports file " + path + " is that of another daemon, which runs: give this one another");
+    CHECK(textOf(path).starts_with("grpc=127.0.0.1:1\n"));
+  }
+  CHECK(PortsFile::create(path).ok());
+}
+
 }  // namespace latentd::supervisor
