@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 # Headers of torch take seconds each; the files that include them are proven by their own .cc coming first.
 _HEAVY = re.compile(r'#include\s*<(ATen|torch|c10|cuda)|#include\s*"(stages|mesh|runtime/cuda|runtime/worker|tests/stages)/')
 _PROCESSES = 2
+# The one version: others break some lines elsewhere.
+_FORMATTER = "clang-format-14"
 
 
 def _clang(*names):
@@ -17,13 +19,13 @@ def _clang(*names):
 
 
 def formatting(tree):
-    tool = _clang("clang-format")
+    tool = _clang(_FORMATTER)
     if tool is None:
-        return ["clang-format is not installed: run tools/setup"]
+        return [f"{_FORMATTER} is not installed: run tools/setup"]
     files = [str(path) for path in tree.cpp()]
     result = subprocess.run([tool, "--dry-run", "-Werror", *files], cwd=tree.root, capture_output=True, text=True)
     names = sorted(set(re.findall(r"^(\S+?):\d+:\d+: error", result.stderr, re.M)))
-    return [f"{name}:1: not formatted: clang-format -i {name}" for name in names]
+    return [f"{name}:1: not formatted: {_FORMATTER} -i {name}" for name in names]
 
 
 def _includes_of(tree, path, seen):
