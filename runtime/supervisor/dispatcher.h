@@ -108,7 +108,8 @@ class Dispatcher {
   void onProgress(WorkerId worker, const internal::v1::StepProgress& event);
   void onDone(WorkerId worker, const internal::v1::StageDone& event);
   void onFailed(WorkerId worker, const internal::v1::StageFailed& event);
-  void onTransfer(WorkerId producer, EdgeIndex edge, const internal::v1::TransferDone& event);
+  // `job`: jobOf() of what was transferred.
+  void onTransfer(const JobId& job, WorkerId producer, EdgeIndex edge, const internal::v1::TransferDone& event);
   void onDiscarded(WorkerId worker, const internal::v1::RefsDiscarded& event);
   void onOutputDone(const JobId& job, StatusOr<media::OutputResult> result);
 

@@ -76,10 +76,9 @@ void Dispatcher::onDone(WorkerId worker, const wire::StageDone& event) {
   answer(*run, worker, absl::OkStatus(), event.timings());
 }
 
-void Dispatcher::onTransfer(WorkerId producer, EdgeIndex edge, const wire::TransferDone& event) {
+void Dispatcher::onTransfer(const JobId& job, WorkerId producer, EdgeIndex edge, const wire::TransferDone& event) {
   const SequenceNumber sequence(event.artifact().sequence());
-  const std::optional<JobId> job = jobOf(edge, ChannelId(event.artifact().channel_id()), sequence);
-  JobRun* run = job ? find(*job) : nullptr;
+  JobRun* run = find(job);
   const size_t link = topology_.edges[edge.value].link;
   if (run == nullptr || !run->promises[link] || run->promises[link]->sequence != sequence) return;
   run->acknowledged.insert({link, producer.rank});

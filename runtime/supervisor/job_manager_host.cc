@@ -164,10 +164,10 @@ void JobManager::addTransfer(const JobId& job, EdgeIndex edge, Rank producer, co
   transfer.set_rank(producer.value);
   transfer.set_bytes(done.bytes());
   *transfer.mutable_duration() = secondsToDuration(done.handoff_seconds());
-  // They are told as they end; people follow the pipeline.
-  std::stable_sort(transfers.begin(), transfers.end(), [this](const v1::EdgeTransfer& a, const v1::EdgeTransfer& b) {
-    return pipelinePlace(a) < pipelinePlace(b);
-  });
+  // They are told as they end; people follow the pipeline, in whose order the others are.
+  const auto place = pipelinePlace(transfer);
+  for (int i = transfers.size() - 1; i > 0 && place < pipelinePlace(transfers[i - 1]); --i)
+    transfers.SwapElements(i - 1, i);
 }
 
 }  // namespace latentd::supervisor

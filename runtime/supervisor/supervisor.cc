@@ -214,7 +214,7 @@ void Supervisor::onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& 
       jobs_.traces().onTransfer(*job, worker, deps_.topology.edges[edge->value].name, transfer);
       jobs_.addTransfer(*job, *edge, worker.rank, transfer);
       // Last: the job may end with it.
-      dispatcher.onTransfer(worker, *edge, transfer);
+      dispatcher.onTransfer(*job, worker, *edge, transfer);
       return;
     }
     default:

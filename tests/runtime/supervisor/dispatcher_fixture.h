@@ -121,7 +121,8 @@ struct FixtureWith {
     internal::v1::TransferDone event;
     event.mutable_artifact()->set_channel_id(channel(edge).value);
     event.mutable_artifact()->set_sequence(sequence);
-    dispatcher.onTransfer(worker(edge, rank), EdgeIndex(edge), event);
+    const auto job = dispatcher.jobOf(EdgeIndex(edge), channel(edge), SequenceNumber(sequence));
+    if (job) dispatcher.onTransfer(*job, worker(edge, rank), EdgeIndex(edge), event);
     dispatcher.pump();
   }
   void failed(uint32_t group, const JobId& job, absl::StatusCode code, bool recycle = false, uint32_t rank = 0) {
