@@ -21,6 +21,9 @@ class StepPace {
     if (!first_) first_ = last_;
   }
 
+  // The last step that is known to have ended, and since when.
+  uint32_t step() const { return last_.step; }
+  double since() const { return last_.time; }
   std::optional<double> each() const {
     if (!first_) return std::nullopt;
     if (last_.step > first_->step) return (last_.time - first_->time) / (last_.step - first_->step);

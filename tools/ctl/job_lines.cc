@@ -47,16 +47,17 @@ void JobLines::update(const v1::Job& job, double now) {
     const bool submitted = job_.state() == v1::JOB_STATE_UNSPECIFIED && job.restarts() + job.displacements() == 0;
     state_since_ = submitted && job.state() == v1::JOB_STATE_QUEUED ? toSeconds(job.create_time()) : now;
   }
-  if (job.state() == v1::JOB_STATE_QUEUED) steps_.clear();  // it may have run before
+  if (job.state() == v1::JOB_STATE_QUEUED) paces_.clear();  // it may have run before
   for (const v1::StageProgress& stage : job.stages()) {
     if (!stage.has_compute_start_time()) continue;
-    const auto [seen, added] = steps_.try_emplace(stage.stage(), Step{stage.step(), now, {}});
-    Step& known = seen->second;
-    if (added) known.pace.join(stage.step(), now);
-    if (known.step == stage.step()) continue;
-    known.step = stage.step();
-    known.since = now;
-    known.pace.note(stage.step(), now, toSeconds(stage.compute_start_time()));
+    const auto [seen, added] = paces_.try_emplace(stage.stage());
+    supervisor::StepPace& pace = seen->second;
+    if (added || stage.step() < pace.step()) {
+      pace = {};
+      pace.join(stage.step(), now);
+    } else {
+      pace.note(stage.step(), now, toSeconds(stage.compute_start_time()));
+    }
   }
   job_ = job;
   updated_ = now;
@@ -68,10 +69,10 @@ std::string JobLines::runningLine(const v1::StageProgress& stage, double now) co
   std::string line = fmt::format("{} {}/{}  {}", bar(stage.step(), stage.steps()), stage.step(), stage.steps(),
                                  formatSeconds(elapsed));
   if (stage.step() >= stage.steps()) return line;
-  const Step& step = steps_.at(stage.stage());
-  const double left = step.pace.left(stage.steps(), now).value_or(0);
+  const supervisor::StepPace& pace = paces_.at(stage.stage());
+  const double left = pace.left(stage.steps(), now).value_or(0);
   if (job_.state() == v1::JOB_STATE_RUNNING && left > 0) line += ", " + formatSeconds(left) + " left";
-  return line + fmt::format(", step {} for {}", stage.step() + 1, formatSeconds(now - step.since));
+  return line + fmt::format(", step {} for {}", stage.step() + 1, formatSeconds(now - pace.since()));
 }
 
 std::string JobLines::stageLine(const v1::StageProgress& stage, double now) const {

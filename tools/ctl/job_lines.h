@@ -19,17 +19,12 @@ class JobLines {
   std::vector<std::string> at(double now) const;
 
  private:
-  // The API does not tell when a step or a state began: when it was first seen.
-  struct Step {
-    uint32_t step = 0;
-    double since = 0;
-    supervisor::StepPace pace;
-  };
   std::string stageLine(const v1::StageProgress& stage, double now) const;
   std::string runningLine(const v1::StageProgress& stage, double now) const;
 
   v1::Job job_;
-  std::map<std::string, Step> steps_;  // by stage
+  // The API does not tell when a step or a state began: when it was first seen.
+  std::map<std::string, supervisor::StepPace> paces_;  // by stage
   double state_since_ = 0;
   double updated_ = 0;
 };
