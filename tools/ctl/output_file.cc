@@ -20,8 +20,13 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOwnDescriptors = "/proc/self/fd";
 
-fs::path partialName(const fs::path& target, const std::string& pid) {
-  return target.parent_path() / ("." + target.filename().string() + "." + pid + ".part");
+constexpr std::string_view kPartialEnd = ".part";
+
+// What comes before the number of the process.
+std::string partialBegin(const fs::path& target) { return "." + target.filename().string() + "."; }
+
+fs::path partialName(const fs::path& target, pid_t pid) {
+  return target.parent_path() / (partialBegin(target) + std::to_string(pid) + std::string(kPartialEnd));
 }
 
 // Whose process is gone, and which nobody holds on another host of a shared folder either.
@@ -33,14 +38,14 @@ bool isAbandoned(const fs::path& partial, pid_t pid) {
 
 // What killed processes left of the same target. A failure is nobody's: the file is a nuisance, and no more.
 void removeAbandoned(const fs::path& target) {
-  const std::string begin = partialName(target, "").filename().string();
-  const size_t begin_length = begin.size() - std::string_view(".part").size();
+  const std::string begin = partialBegin(target);
   std::error_code error;
   const fs::path folder = target.parent_path().empty() ? "." : target.parent_path();
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with(begin.substr(0, begin_length)) || !name.ends_with(".part")) continue;
-    const std::string digits = name.substr(begin_length, name.size() - begin.size());
+    if (!name.starts_with(begin) || !name.ends_with(kPartialEnd)) continue;
+    if (name.size() < begin.size() + kPartialEnd.size()) continue;
+    const std::string digits = name.substr(begin.size(), name.size() - begin.size() - kPartialEnd.size());
     pid_t pid = 0;
     const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
     const bool is_pid = parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size() && pid > 0;
@@ -93,7 +98,7 @@ StatusOr<OutputFile> OutputFile::open(const std::string& path, Unfinished unfini
   }
   const fs::path target = exists ? fs::canonical(path, error) : fs::path(path);
   removeAbandoned(target);
-  OutputFile output(path, target.string(), partialName(target, std::to_string(getpid())).string(), UniqueFd(), false);
+  OutputFile output(path, target.string(), partialName(target, getpid()).string(), UniqueFd(), false);
   LATENTD_RETURN_IF_ERROR(output.openPartial(unfinished));
   return output;
 }
