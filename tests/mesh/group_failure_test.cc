@@ -254,10 +254,7 @@ TEST_CASE("group failure: an abort frees the executor of its own rank too", "[me
   Ranks ranks("rank that aborts from another thread", {.degrees = {.tp = 2}, .timeout = kLong, .recorder = false});
   for (const std::string& kind : operationKinds()) {
     INFO(kind);
-    for (size_t rank = 0; rank < 2; ++rank)
-      REQUIRE(ranks.next(rank) == "here");
-    for (size_t rank = 0; rank < 2; ++rank)
-      ranks.send(rank, "go");
+    ranks.meet();
     REQUIRE(ranks.next(1) == "here");
     REQUIRE(ranks.next(0) == "freed");
     ranks.send(1, "go");

@@ -51,7 +51,10 @@ Ranks::Ranks(const std::string& test_case, const RanksOptions& options)
   recorder_ = attached(region->fd(), 0);
   for (size_t rank = 0; rank < size_; ++rank)
     children_.start(test_case, encode(options, folder_.path(), rank), {region->fd()});
-  // Short time-outs of a test count from here, not from the start of the slowest process.
+  meet();  // short time-outs of a test count from here, not from the start of the slowest process
+}
+
+void Ranks::meet() {
   for (size_t rank = 0; rank < size_; ++rank)
     REQUIRE(next(rank) == "here");
   for (size_t rank = 0; rank < size_; ++rank)

@@ -41,6 +41,8 @@ class Ranks {
   void send(size_t rank, const std::string& text) { children_.send(rank, text); }
   // The rank's next message; the test fails if there is none.
   std::string next(size_t rank);
+  // All ranks are at ChildRank::stopHere(), and go on.
+  void meet();
   void signal(size_t rank, int number) { children_.signal(rank, number); }
   void kill(size_t rank);
 
