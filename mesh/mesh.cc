@@ -25,6 +25,10 @@ Status checkOptions(const Mesh::Options& options, const DeviceMesh& shape) {
     return absl::InvalidArgumentError("rank " + std::to_string(options.rank.value) + " is none of a mesh of " +
                                       std::to_string(shape.worldSize()) + " ranks");
   }
+  if (options.ulysses != ScatterTransport::kC10d && !options.device.is_cpu()) {
+    return absl::InvalidArgumentError("shared memory connects ranks on CPUs, and the device is " +
+                                      options.device.str() + ": scatter heads by c10d");
+  }
   if (options.backend == CommunicationBackend::kNccl && !options.device.is_cuda()) {
     return absl::InvalidArgumentError("NCCL connects GPUs, and the device is " + options.device.str() + ": use gloo");
   }
@@ -54,7 +58,8 @@ struct Mesh::State {
   std::optional<MeshEnd> end;  // none: alone
   std::unique_ptr<CommunicatorSource> source;
   std::vector<ProcessGroup> groups;
-  std::optional<DeadlineWatch> watch;  // after the groups: it closes them
+  std::optional<HeadScatter> scatter;
+  std::optional<DeadlineWatch> watch;  // after all that it closes
   // Which of them; groups of the same ranks in the same order are one. Null: `alone`.
   std::array<ProcessGroup*, kMeshDims.size()> of_dim{};
   ProcessGroup* sequence = nullptr;
@@ -99,7 +104,9 @@ void Mesh::State::connect(const Options& options, const DeviceMesh& shape) {
   world = groupOf("world", all, options);
 }
 
-Mesh::Mesh() : Mesh(*DeviceMesh::make({}, 1), Rank(0)) {}
+Mesh::Mesh() : Mesh(*DeviceMesh::make({}, 1), Rank(0)) {
+  state_->scatter.emplace(state_->alone, ScatterTransport::kC10d);
+}
 
 Mesh::Mesh(const DeviceMesh& shape, Rank rank) : shape_(shape), rank_(rank), state_(std::make_unique<State>()) {}
 
@@ -114,9 +121,10 @@ StatusOr<std::unique_ptr<Mesh>> Mesh::make(Options options) {
   State& state = *mesh->state_;
   state.recorder = std::move(options.recorder);
   state.end.emplace(options.rendezvous_file + ".cause");
-  state.end->onEnd([&groups = state.groups] {
+  state.end->onEnd([&groups = state.groups, &scatter = state.scatter] {
     for (ProcessGroup& group : groups)
       group.abort();
+    if (scatter) scatter->end();
   });
   // NCCL's operations are waited for by streams, and c10d has a watchdog of them.
   if (options.backend == CommunicationBackend::kGloo) state.watch.emplace();
@@ -135,6 +143,7 @@ StatusOr<std::unique_ptr<Mesh>> Mesh::make(Options options) {
                              (torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
     return steady_clock::now() >= deadline ? absl::DeadlineExceededError(what) : absl::UnavailableError(what);
   }
+  state.scatter.emplace(mesh->group(MeshDim::kUlysses), options.ulysses);
   return mesh;
 }
 
@@ -146,6 +155,8 @@ ProcessGroup& Mesh::group(MeshDim dim) {
 ProcessGroup& Mesh::sequence() { return state_->sequence == nullptr ? state_->alone : *state_->sequence; }
 
 ProcessGroup& Mesh::world() { return state_->world == nullptr ? state_->alone : *state_->world; }
+
+HeadScatter& Mesh::headScatter() { return *state_->scatter; }
 
 void Mesh::beginRun(uint64_t number) { state_->run = number; }
 

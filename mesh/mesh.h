@@ -8,6 +8,7 @@
 #include <c10/core/Device.h>
 
 #include "mesh/device_mesh.h"
+#include "mesh/head_scatter.h"
 #include "mesh/process_group.h"
 #include "runtime/base/flight_recorder.h"
 #include "runtime/base/status.h"
@@ -32,6 +33,7 @@ class Mesh {
     Rank rank;
     at::Device device = at::kCPU;
     CommunicationBackend backend = CommunicationBackend::kGloo;
+    ScatterTransport ulysses = ScatterTransport::kC10d;
     std::string rendezvous_file;  // of c10d's FileStore, in a private directory; one for each epoch of the group
     std::chrono::milliseconds timeout{};     // of the rendezvous and of each operation
     std::optional<FlightRecorder> recorder;  // made for this epoch
@@ -60,6 +62,8 @@ class Mesh {
   // Ring and ulysses together, by sequenceCoordinate().
   ProcessGroup& sequence();
   ProcessGroup& world();
+  // Of the ulysses group.
+  HeadScatter& headScatter();
 
   // Every rank says before each command which one it is, from 1: that one of them is a command behind is found at their
   // next operation, though all do the same in each. The executor's thread.

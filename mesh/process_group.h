@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -86,6 +87,12 @@ class ProcessGroup {
   // All sends and receives of one batch are submitted before any is waited for. Between two ranks they match by order;
   // both give the same number of bytes. Gives the bytes of the sends.
   Pending exchange(std::vector<PeerTensor> sends, std::vector<PeerTensor> receives);
+
+  // An operation that something else than the communicator carries, and that is numbered, recorded, compared and
+  // bounded as a collective is. `given` is what this rank gives, `bytes` of it to others; what `start` returns is
+  // waited for. Of several ranks.
+  using Carrier = std::function<std::unique_ptr<Communicator::Work>()>;
+  Pending carry(const char* kind, const at::Tensor& given, uint64_t bytes, const Carrier& start);
 
   // Bytes that this rank has given to others since the start, by the formulas above: what its operations must move,
   // whatever way the library takes.

@@ -2,26 +2,29 @@
 
 #include <utility>
 
-#include "mesh/ulysses.h"
-
 namespace latentd::mesh {
 
 SequenceParallel::SequenceParallel(Mesh& mesh, int64_t length, RingVariant variant, Attention attention)
     : ulysses_(mesh.group(MeshDim::kUlysses)),
+      scatter_(mesh.headScatter()),
       ring_(mesh.group(MeshDim::kRing)),
       variant_(variant),
       attention_(std::move(attention)),
       shard_(mesh.sequence(), length),
       ring_shard_(ring_, length, ulysses_.size()) {}
 
-at::Tensor SequenceParallel::attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  PendingHeads queries = scatterHeads(ulysses_, q);
-  PendingHeads keys = scatterHeads(ulysses_, k);
-  PendingHeads values = scatterHeads(ulysses_, v);
+SequenceParallel::Begun SequenceParallel::begin(const at::Tensor& v) {
+  scatter_.begin(v.sizes(), v.scalar_type());
+  return Begun(*this, scatter_.submit(HeadTag::kValue, v));
+}
+
+at::Tensor SequenceParallel::Begun::attend(const at::Tensor& q, const at::Tensor& k) {
+  PendingHeads queries = parallel_.scatter_.submit(HeadTag::kQuery, q);
+  PendingHeads keys = parallel_.scatter_.submit(HeadTag::kKey, k);
   const at::Tensor query = queries.wait();
   const at::Tensor key = keys.wait();
-  const at::Tensor value = values.wait();
-  return gatherHeads(ulysses_, attendRing(query, key, value)).wait();
+  const at::Tensor value = values_.wait();
+  return gatherHeads(parallel_.ulysses_, parallel_.attendRing(query, key, value)).wait();
 }
 
 at::Tensor SequenceParallel::attendRing(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {

@@ -35,4 +35,19 @@ Status settleCommunication(GroupSpec& group) {
   return absl::OkStatus();
 }
 
+Status settleUlyssesTransport(GroupSpec& group) {
+  const bool on_cpu = group.devices.front().kind == Device::Kind::kCpu;
+  if (group.ulysses_transport == UlyssesTransport::kShm && !on_cpu) {
+    return absl::InvalidArgumentError("'shm' needs ranks on the CPU, and rank 0 is on " +
+                                      toString(group.devices.front()) + "; give c10d or auto");
+  }
+  if (group.ulysses_transport != UlyssesTransport::kAuto) {
+    group.ulysses_transport_reason = kToldCommunication;
+    return absl::OkStatus();
+  }
+  group.ulysses_transport = on_cpu ? UlyssesTransport::kShm : UlyssesTransport::kC10d;
+  group.ulysses_transport_reason = on_cpu ? "its ranks are on the CPU" : "its ranks are on GPUs";
+  return absl::OkStatus();
+}
+
 }  // namespace latentd::config

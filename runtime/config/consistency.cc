@@ -60,9 +60,12 @@ Status checkRanks(const Topology& topology, const Locations& locations) {
 
 Status settleCommunications(Topology& topology, const Locations& locations) {
   for (size_t i = 0; i < topology.groups.size(); ++i) {
-    if (const Status settled = settleCommunication(topology.groups[i]); !settled.ok()) {
-      return locations.refuse(indexed("groups", topology.stageOf(i).entry) + ".communication", messageOf(settled));
-    }
+    GroupSpec& group = topology.groups[i];
+    const std::string section = indexed("groups", topology.stageOf(i).entry);
+    if (const Status settled = settleCommunication(group); !settled.ok())
+      return locations.refuse(section + ".communication", messageOf(settled));
+    if (const Status settled = settleUlyssesTransport(group); !settled.ok())
+      return locations.refuse(section + ".ulysses_transport", messageOf(settled));
   }
   return {};
 }

@@ -68,6 +68,10 @@ std::string ranksText(const GroupSpec& group, const std::string& name) {
     text += fmt::format("    {}{} over {}: {}\n", name, toString(group.parallel), toString(group.communication),
                         group.communication_reason);
   }
+  if (group.parallel.ulysses > 1) {
+    text += fmt::format("    {}heads scattered over {}: {}\n", name, toString(group.ulysses_transport),
+                        group.ulysses_transport_reason);
+  }
   return text;
 }
 

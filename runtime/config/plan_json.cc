@@ -27,6 +27,8 @@ nlohmann::json groupJson(const Topology& topology, size_t index, uint64_t weight
                          {"parallel", std::move(degrees)},
                          {"communication", nullptr},
                          {"communication_reason", nullptr},
+                         {"ulysses_transport", nullptr},
+                         {"ulysses_transport_reason", nullptr},
                          {"threads", group.threads},
                          {"dtype", toString(group.dtype)},
                          {"options", group.options},
@@ -39,6 +41,10 @@ nlohmann::json groupJson(const Topology& topology, size_t index, uint64_t weight
   if (group.ranks() > 1) {
     json["communication"] = toString(group.communication);
     json["communication_reason"] = group.communication_reason;
+  }
+  if (group.parallel.ulysses > 1) {
+    json["ulysses_transport"] = toString(group.ulysses_transport);
+    json["ulysses_transport_reason"] = group.ulysses_transport_reason;
   }
   if (group.memory_bytes_max) json["memory_bytes_max"] = *group.memory_bytes_max;
   if (group.stall) json["stall_ms"] = group.stall->count();

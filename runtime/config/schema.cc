@@ -32,6 +32,9 @@ void store(Field& field, const Value& value) {
   } else if constexpr (std::is_same_v<Field, Communication>) {
     const std::string& word = std::get<std::string>(value);
     field = word == "gloo" ? Communication::kGloo : word == "nccl" ? Communication::kNccl : Communication::kAuto;
+  } else if constexpr (std::is_same_v<Field, UlyssesTransport>) {
+    const std::string& word = std::get<std::string>(value);
+    field = word == "c10d" ? UlyssesTransport::kC10d : word == "shm" ? UlyssesTransport::kShm : UlyssesTransport::kAuto;
   } else if constexpr (std::is_same_v<Field, LogFormat>) {
     field = std::get<std::string>(value) == "json" ? LogFormat::kJson : LogFormat::kText;
   } else if constexpr (std::is_integral_v<Field> && std::is_signed_v<Field>) {
@@ -200,6 +203,11 @@ void addGroupKeys(Keys& keys) {
        "What carries the tensors that the ranks of the group exchange; auto takes nccl where each rank has a "
        "GPU of its own, else gloo.",
        into([](const Target& t) -> auto& { return t.group->communication; })});
+  keys.push_back(
+      {"groups[].ulysses_transport", choice({"auto", "c10d", "shm"}), "auto", "",
+       "What carries the heads that ranks of parallel.ulysses scatter: c10d is the group's communication, shm "
+       "direct writes into each other's memory; auto takes shm for ranks on the CPU, else c10d.",
+       into([](const Target& t) -> auto& { return t.group->ulysses_transport; })});
   keys.push_back({"groups[].memory_max", bytes(kWorkerBytesMin, 64 * kTiB), "", "unlimited",
                   "Private memory that a rank may map, some 720MiB for libraries and stacks included; a job that needs "
                   "more fails with RESOURCE_EXHAUSTED. Freed memory then goes back at once, which costs a stage on the "

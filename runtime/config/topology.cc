@@ -35,6 +35,18 @@ std::string_view toString(Communication communication) {
   return "";
 }
 
+std::string_view toString(UlyssesTransport transport) {
+  switch (transport) {
+    case UlyssesTransport::kAuto:
+      return "auto";
+    case UlyssesTransport::kC10d:
+      return "c10d";
+    case UlyssesTransport::kShm:
+      return "shm";
+  }
+  return "";
+}
+
 std::vector<std::string> Topology::stageNames() const {
   std::vector<std::string> names;
   for (const StageSpec& stage : stages)

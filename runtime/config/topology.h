@@ -58,6 +58,14 @@ enum class Communication {
 };
 std::string_view toString(Communication communication);  // "auto", "gloo", "nccl"
 
+// What carries the heads that ulysses ranks scatter.
+enum class UlyssesTransport {
+  kAuto,  // only while the file is read
+  kC10d,  // the group's communication
+  kShm,   // direct writes into each other's memory: ranks on the CPU
+};
+std::string_view toString(UlyssesTransport transport);  // "auto", "c10d", "shm"
+
 // The workers that run one stage together.
 struct GroupSpec {
   std::string name;             // that of its stage, for a replica with its number: "denoise", "denoise.1"
@@ -69,6 +77,8 @@ struct GroupSpec {
   MeshDegrees parallel;         // their product is the number of ranks; dp is 1, as replicas are groups of their own
   Communication communication = Communication::kAuto;
   std::string communication_reason;
+  UlyssesTransport ulysses_transport = UlyssesTransport::kAuto;  // c10d for a group without ulysses
+  std::string ulysses_transport_reason;
   uint32_t threads = 0;  // of each rank; 0 only while the file is read
   DType dtype = DType::kFloat32;
   std::map<std::string, std::string> options;  // handed to the stage as they are

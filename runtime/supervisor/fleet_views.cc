@@ -25,11 +25,18 @@ uint64_t deviceBytes(const WorkerRecord& record) {
   return bytes;
 }
 
-void fillMesh(const config::GroupSpec& spec, v1::Group& proto) {
+void fillMesh(const config::GroupSpec& spec, const wire::Ready& first_rank, v1::Group& proto) {
   *proto.mutable_degrees() = toProto(spec.parallel);
   if (spec.ranks() == 1) return;
   proto.set_communication(std::string(config::toString(spec.communication)));
   proto.set_communication_reason(spec.communication_reason);
+  if (spec.parallel.ulysses == 1) return;
+  proto.set_ulysses_transport(std::string(config::toString(spec.ulysses_transport)));
+  proto.set_ulysses_transport_reason(spec.ulysses_transport_reason);
+  if (first_rank.ulysses_obstacle().empty()) return;
+  // What was possible by the file is not.
+  proto.set_ulysses_transport(std::string(config::toString(config::UlyssesTransport::kC10d)));
+  proto.set_ulysses_transport_reason("its ranks cannot share memory: " + first_rank.ulysses_obstacle());
 }
 
 }  // namespace
@@ -44,7 +51,7 @@ void Fleet::fill(v1::Topology& topology, const std::function<bool(GroupIndex)>& 
     proto.set_threads(group->spec().threads);
     proto.set_restarts(group->restarts());
     if (!group->lastFailure().ok()) *proto.mutable_last_failure() = toProto(group->lastFailure());
-    fillMesh(group->spec(), proto);
+    fillMesh(group->spec(), group->workers().at(Rank(0)).ready, proto);
     for (uint32_t rank = 0; rank < group->spec().ranks(); ++rank) {
       const WorkerRecord& record = group->workers().at(Rank(rank));
       v1::Worker& worker = *proto.add_workers();

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/base/status_field.h"
+#include "runtime/config/communication.h"
 
 namespace latentd::supervisor {
 namespace {
@@ -55,6 +56,8 @@ wire::Load loadOf(const config::Topology& topology, GroupIndex group, Rank rank)
   communication.set_backend(std::string(config::toString(spec.communication)));
   communication.set_timeout_ms(static_cast<uint32_t>(topology.deadlines.collective.count()));
   communication.set_start_timeout_ms(static_cast<uint32_t>(topology.deadlines.load.count()));
+  communication.set_ulysses_transport(std::string(config::toString(spec.ulysses_transport)));
+  communication.set_ulysses_required(spec.ulysses_transport_reason == config::kToldCommunication);
   return load;
 }
 

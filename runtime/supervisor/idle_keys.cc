@@ -106,6 +106,8 @@ void noteGroups(const config::Topology& topology, const wire::PreflightResult& r
                                                 ? "on a group of one rank, which has nobody to talk to"
                                                 : "on replicas of one rank, which do not talk to each other");
     }
+    if (group.parallel.ulysses == 1 && group.ulysses_transport_reason == config::kToldCommunication)
+      notes.add(section + ".ulysses_transport", "without parallel.ulysses above 1");
     if (group.parallel.cfg > 1 && topology.limits.guidance_max <= 1) {
       notes.add(section + ".parallel.cfg", "with limits.guidance_max at most 1: jobs have no second pass");
     } else if (const std::string jobs = unguidedJobs(limits); group.parallel.cfg > 1 && !jobs.empty()) {

@@ -58,6 +58,11 @@ Status waitedInVain(const Status& status) {
   return status;
 }
 
+mesh::ScatterTransport scatterTransport(const internal::v1::Communication& communication) {
+  if (communication.ulysses_transport() != "shm") return mesh::ScatterTransport::kC10d;
+  return communication.ulysses_required() ? mesh::ScatterTransport::kShm : mesh::ScatterTransport::kShmIfPossible;
+}
+
 StatusOr<std::unique_ptr<mesh::Mesh>> makeMesh(const internal::v1::Load& load, DescriptorInbox& descriptors) {
   const internal::v1::Communication& communication = load.communication();
   LATENTD_ASSIGN_OR_RETURN(ShmRegion region, descriptors.takeRegion(communication.flight_recorder_id()));
@@ -69,6 +74,7 @@ StatusOr<std::unique_ptr<mesh::Mesh>> makeMesh(const internal::v1::Load& load, D
   options.backend = communication.backend() == mesh::toString(mesh::CommunicationBackend::kNccl)
                         ? mesh::CommunicationBackend::kNccl
                         : mesh::CommunicationBackend::kGloo;
+  options.ulysses = scatterTransport(communication);
   options.rendezvous_file = communication.rendezvous_file();
   options.timeout = std::chrono::milliseconds(communication.timeout_ms());
   options.recorder = std::move(recorder);
@@ -134,6 +140,7 @@ GuardedResult startStage(const internal::v1::Load& load, const StartSite& site, 
     ready.set_load_seconds(secondsBetween(begun, loaded));
     ready.set_warm_up_seconds(secondsBetween(met, SteadyTime::now()));
     fill(*started.stage, ready);
+    if (started.mesh) ready.set_ulysses_obstacle(messageOf(started.mesh->headScatter().unshared()));
     return absl::OkStatus();
   });
   if (result.status.ok()) site.events.post(std::move(ready_event));

@@ -13,4 +13,8 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   return at::scaled_dot_product_attention(queries, key.transpose(1, 2), value.transpose(1, 2), mask).transpose(1, 2);
 }
 
+AttentionToValues attendTo(const at::Tensor& value) {
+  return [value](const at::Tensor& query, const at::Tensor& key) { return attend(query, key, value); };
+}
+
 }  // namespace latentd::stages::wan

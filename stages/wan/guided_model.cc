@@ -2,6 +2,7 @@
 
 #include <ATen/ops/cat.h>
 
+#include <memory>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -21,16 +22,21 @@ GuidedModel::GuidedModel(const WanTransformer& transformer, mesh::Mesh* mesh, co
       grid_(extentsOf(transformer.grid(job.latent_shape))),
       guidance_(job.guidance),
       guided_(job.negative.defined()),
-      self_attention_([](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) { return attend(q, k, v); }),
+      self_attention_(attendTo),
       rotation_(transformer.rope().rotation(transformer.grid(job.latent_shape))) {
   if (guided_ && divides(mesh, mesh::MeshDim::kCfg)) cfg_.emplace(*mesh);
   if (divides(mesh, mesh::MeshDim::kPipeline)) {
     pipeline_.emplace(mesh->group(mesh::MeshDim::kPipeline), transformer.device());
   }
   if (divides(mesh, mesh::MeshDim::kRing) || divides(mesh, mesh::MeshDim::kUlysses)) {
-    sequence_.emplace(*mesh, rotation_.size(0), options.ring, std::move(self_attention_));
-    self_attention_ = [this](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-      return sequence_->attend(q, k, v);
+    const auto attention = [](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+      return attend(q, k, v);
+    };
+    sequence_.emplace(*mesh, rotation_.size(0), options.ring, attention);
+    self_attention_ = [this](const at::Tensor& v) -> AttentionToValues {
+      // Shared, as functions are copied: moved into place and called once.
+      const auto begun = std::make_shared<mesh::SequenceParallel::Begun>(sequence_->begin(v));
+      return [begun](const at::Tensor& q, const at::Tensor& k) { return begun->attend(q, k); };
     };
     rotation_ = sequence_->shard().slice(rotation_, 0);
   }

@@ -57,10 +57,11 @@ TextKeyValue TransformerBlock::textKeyValue(const at::Tensor& projected_text) co
 
 at::Tensor TransformerBlock::attendSelf(const at::Tensor& x, const BlockInputs& inputs) const {
   const auto parts = self_qkv_(x).chunk(3, -1);
+  const AttentionToValues attention = inputs.self_attention(splitHeads(parts[2]));
   const auto normed = ranks_.rmsNorm({parts[0], parts[1]}, {self_norm_q_, self_norm_k_}, config_.eps);
   const at::Tensor query = rotate(splitHeads(normed[0]), inputs.rotation);
   const at::Tensor key = rotate(splitHeads(normed[1]), inputs.rotation);
-  return joined(self_out_, inputs.self_attention(query, key, splitHeads(parts[2])).flatten(2));
+  return joined(self_out_, attention(query, key).flatten(2));
 }
 
 at::Tensor TransformerBlock::attendText(const at::Tensor& x, const BlockInputs& inputs) const {

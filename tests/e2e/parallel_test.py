@@ -198,13 +198,20 @@ class DemoRanksTest(RanksCase):
         with Daemon(topologies.demo()) as daemon, Client(daemon.grpc) as self.client:
             alone = self.video()
         for name, topology in (("cfg", topologies.demo(denoiser=topologies.ranks(2, "cfg: 2"))),
-                               ("ulysses", topologies.demo(denoiser=topologies.ranks(2, "ulysses: 2"))), ("cfg x ulysses", SHIPPED)):
+                               ("ulysses", topologies.demo(denoiser=topologies.ranks(2, "ulysses: 2"))),
+                               ("ulysses over c10d", topologies.demo(denoiser=topologies.ranks(2, "ulysses: 2") + ", ulysses_transport: c10d")),
+                               ("cfg x ulysses", SHIPPED)):
             with self.subTest(name), Daemon(topology) as daemon, Client(daemon.grpc) as self.client:
                 video = self.video()
                 self.assertEqual(video.shape, alone.shape)
                 self.assertLessEqual(float(numpy.abs(video - alone).max()), 5e-5)
                 records = json.loads(daemon.ctl("--json", "dump", "denoise").stdout)["groups"][0]
                 self.assertTrue(all(int(rank["bytes_sent"]) > 0 for rank in records["ranks"]), "the ranks worked together")
+                if "ulysses" in name:
+                    transport, kinds = ("c10d", {"all_to_all"}) if "c10d" in name else ("shm", {"scatter_q", "scatter_k", "scatter_v"})
+                    self.assertEqual(self.group("denoise").ulysses_transport, transport)
+                    self.assertIn(f"heads scattered over {transport} (", daemon.ctl("topology").stdout)
+                    self.assertLessEqual(kinds, {operation["kind"] for operation in records["ranks"][0]["recent"]})
 
     def test_cancel_and_kill_in_the_middle_of_a_step(self):
         self.run_daemon(SHIPPED)

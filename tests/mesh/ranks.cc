@@ -26,7 +26,8 @@ std::string outputFile(const std::string& folder, size_t rank) { return folder +
 std::string encode(const RanksOptions& options, const std::string& folder, size_t rank) {
   std::ostringstream line;
   line << folder << ' ' << rank << ' ' << options.timeout.count() << ' ' << options.device << ' '
-       << static_cast<int>(options.backend) << ' ' << options.recorder << ' ' << options.verify;
+       << static_cast<int>(options.backend) << ' ' << static_cast<int>(options.ulysses) << ' ' << options.recorder
+       << ' ' << options.verify;
   for (const MeshDim dim : kMeshDims)
     line << ' ' << options.degrees.of(dim);
   return line.str() + "\n" + options.setup;
@@ -101,11 +102,13 @@ ChildRank::ChildRank(Start start) {
   std::string device;
   int64_t timeout = 0;
   int backend = 0;
+  int ulysses = 0;
   MeshDegrees& d = options_.degrees;
-  words >> folder_ >> rank_ >> timeout >> device >> backend >> options_.recorder >> options_.verify;
+  words >> folder_ >> rank_ >> timeout >> device >> backend >> ulysses >> options_.recorder >> options_.verify;
   words >> d.dp >> d.cfg >> d.ring >> d.ulysses >> d.spatial >> d.pp >> d.tp;
   options_.timeout = std::chrono::milliseconds(timeout);
   options_.backend = static_cast<CommunicationBackend>(backend);
+  options_.ulysses = static_cast<ScatterTransport>(ulysses);
   device_ = at::Device(device);
   if (device_.is_cuda() && !device_.has_index()) device_.set_index(static_cast<c10::DeviceIndex>(rank_));
   // The reporter's standard output: the parent shows it if this rank fails.
@@ -121,6 +124,7 @@ Mesh::Options ChildRank::options(const MeshDegrees& degrees) {
   options.rank = Rank(rank_);
   options.device = device_;
   options.backend = options_.backend;
+  options.ulysses = options_.ulysses;
   options.rendezvous_file = folder_ + "/rendezvous" + std::to_string(meshes_++);
   options.timeout = options_.timeout;
   if (options_.recorder) options.recorder = attached(kRecorderFd, rank_);

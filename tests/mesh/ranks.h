@@ -27,6 +27,7 @@ struct RanksOptions {
   std::chrono::milliseconds timeout{20'000};  // of the mesh
   at::Device device = at::kCPU;               // a CUDA device without an index: one GPU a rank
   CommunicationBackend backend = CommunicationBackend::kGloo;
+  ScatterTransport ulysses = ScatterTransport::kC10d;
   bool recorder = true;
   bool verify = false;
 };
@@ -71,6 +72,7 @@ class ChildRank {
   uint32_t rank() const { return rank_; }
   Mesh& mesh() { return *mesh_; }
   at::Device device() const { return device_; }
+  ScatterTransport ulysses() const { return options_.ulysses; }
   const std::string& setup() const { return setup_; }
   // Of the next mesh, which meets at a place of its own. Ranks make as many meshes in the same order. The recorder is
   // the same for all: a process group of one name is used in one of them.

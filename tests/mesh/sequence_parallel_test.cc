@@ -148,8 +148,10 @@ void checkAttention(ChildRank& rank, SequenceParallel& parallel, at::IntArrayRef
   const at::Tensor qkv = randomTensor({shape[0], shape[1], 3, shape[2], shape[3]}, random).to(rank.device(), dtype);
   const auto share = [&](int64_t i) { return parallel.shard().slice(qkv.select(2, i), 1); };
   const at::Tensor q = share(0);
+  // Ranks that write into each other's memory tell where it is, once.
+  if (rank.ulysses() != ScatterTransport::kC10d) parallel.begin(share(2)).attend(q, share(1));
   const uint64_t before = bytesSent(mesh);
-  const at::Tensor output = parallel.attend(q, share(1), share(2));
+  const at::Tensor output = parallel.begin(share(2)).attend(q, share(1));
   CHECK(bytesSent(mesh) - before == expectedBytes(mesh, q));
   CHECK(output.sizes() == q.sizes());
   CHECK(output.scalar_type() == dtype);
@@ -197,6 +199,11 @@ constexpr const char* kRank = "rank attends to sharded sequences";
 
 TEST_CASE("sequence parallel: attention over ranks is that of one, and moves what the formula says", "[mesh]") {
   testing::requireTopologies(kRank, kTopologies, {.setup = "11"});
+}
+
+TEST_CASE("sequence parallel: by direct writes it is the same", "[mesh]") {
+  testing::requireTopologies(kRank, {{.ulysses = 2}, {.ulysses = 4}, {.ring = 2, .ulysses = 2}},
+                             {.setup = "15", .ulysses = ScatterTransport::kShm});
 }
 
 TEST_CASE("sequence parallel: many random shapes", "[.][long]") {

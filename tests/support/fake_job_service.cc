@@ -281,6 +281,8 @@ v1::Topology FakeJobService::topology() {
     group.mutable_degrees()->set_ulysses(2);
     group.set_communication("gloo");
     group.set_communication_reason("its ranks are on the CPU");
+    group.set_ulysses_transport("shm");
+    group.set_ulysses_transport_reason("the topology says so");
   }
   *topology.mutable_edges() = edges().edges();
   topology.mutable_limits()->set_frame_step(4);

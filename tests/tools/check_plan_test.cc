@@ -17,6 +17,7 @@ TEST_CASE("check: the ranks of a group are listed with their place in its mesh",
 
   const std::string text = checkText(*topology, findings);
   CHECK(text.find("    cfg 2 x ulysses 2 over gloo: its ranks are on the CPU\n"
+                  "    heads scattered over shm: its ranks are on the CPU\n"
                   "      rank 0 on cpu: cfg 0, ulysses 0\n"
                   "      rank 1 on cpu: cfg 0, ulysses 1\n"
                   "      rank 2 on cpu: cfg 1, ulysses 0\n"
@@ -28,6 +29,8 @@ TEST_CASE("check: the ranks of a group are listed with their place in its mesh",
   CHECK(plan["meshes"]["denoise"][2]["mesh"]["cfg"] == 1);
   CHECK(plan["meshes"]["denoise"][2]["mesh"]["ulysses"] == 0);
   CHECK(plan["groups"].is_array());
+  CHECK(plan["groups"][1]["ulysses_transport"] == "shm");
+  CHECK(plan["groups"][1]["ulysses_transport_reason"] == "its ranks are on the CPU");
 }
 
 }  // namespace latentd

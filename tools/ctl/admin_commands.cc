@@ -16,10 +16,14 @@ namespace {
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
-// "mesh of denoise: cfg 2 x ulysses 2 over gloo (its ranks are on the CPU)".
+// "mesh of denoise: cfg 2 x ulysses 2 over gloo (its ranks are on the CPU), heads scattered over shm (...)".
 std::string meshLine(const v1::Group& group) {
-  return fmt::format("mesh of {}: {} over {} ({})\n", group.name(), toString(degreesOf(group.degrees())),
-                     group.communication(), group.communication_reason());
+  std::string text = fmt::format("mesh of {}: {} over {} ({})", group.name(), toString(degreesOf(group.degrees())),
+                                 group.communication(), group.communication_reason());
+  if (!group.ulysses_transport().empty()) {
+    text += fmt::format(", heads scattered over {} ({})", group.ulysses_transport(), group.ulysses_transport_reason());
+  }
+  return text + "\n";
 }
 
 // "cfg 0, ulysses 1"; of a group of one rank "-".

@@ -37,5 +37,26 @@ TEST_CASE("config: what the file asks for holds where it is possible", "[config]
   CHECK(settleCommunication(impossible).code() == absl::StatusCode::kInvalidArgument);
 }
 
+GroupSpec scattered(Device device, UlyssesTransport asked = UlyssesTransport::kAuto) {
+  GroupSpec group;
+  group.devices = {device, device};
+  group.ulysses_transport = asked;
+  CHECK(settleUlyssesTransport(group).ok());
+  return group;
+}
+
+TEST_CASE("config: what carries scattered heads follows from the ranks' devices, unless the file says it", "[config]") {
+  CHECK(scattered(kCpu).ulysses_transport == UlyssesTransport::kShm);
+  CHECK(scattered(kCpu).ulysses_transport_reason == "its ranks are on the CPU");
+  CHECK(scattered(kFirst).ulysses_transport == UlyssesTransport::kC10d);
+  CHECK(scattered(kFirst).ulysses_transport_reason == "its ranks are on GPUs");
+  CHECK(scattered(kCpu, UlyssesTransport::kC10d).ulysses_transport == UlyssesTransport::kC10d);
+  CHECK(scattered(kCpu, UlyssesTransport::kShm).ulysses_transport_reason == "the topology says so");
+  GroupSpec impossible;
+  impossible.devices = {kFirst, kSecond};
+  impossible.ulysses_transport = UlyssesTransport::kShm;
+  CHECK(settleUlyssesTransport(impossible).code() == absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace latentd::config

@@ -200,7 +200,7 @@ TEST_CASE("config: a key that does not exist is refused with the nearest that do
        "t.yaml:14: queue.zzz: unknown key; valid here: length_max, aging"},
       {"group", inGroup("    thread: 3\n"),
        "t.yaml:6: groups[1].thread: unknown key (value '3'); did you mean 'threads'? Valid here: name, stage, method, "
-       "model, devices, threads, dtype, communication, memory_max, stall, options, parallel"},
+       "model, devices, threads, dtype, communication, ulysses_transport, memory_max, stall, options, parallel"},
       {"nested", inGroup("    parallel: {ulises: 2}\n"),
        "t.yaml:6: groups[1].parallel.ulises: unknown key (value '2'); did you mean 'ulysses'? Valid here: dp, cfg, "
        "ring, ulysses, spatial, pp, tp"},
@@ -379,6 +379,10 @@ TEST_CASE("config: values that contradict each other are both named", "[config]"
       {"nccl on the CPU", inGroup("    devices: [cpu, cpu]\n    parallel: {cfg: 2}\n    communication: nccl\n"),
        "t.yaml:8: groups[1].communication: 'nccl' needs a GPU for each rank, and its ranks are on the CPU; give gloo "
        "or "
+       "auto"},
+      {"shm on GPUs",
+       inGroup("    devices: [\"cuda:0\", \"cuda:1\"]\n    parallel: {ulysses: 2}\n    ulysses_transport: shm\n"),
+       "t.yaml:8: groups[1].ulysses_transport: 'shm' needs ranks on the CPU, and rank 0 is on cuda:0; give c10d or "
        "auto"},
       {"nccl on one GPU",
        inGroup("    communication: nccl\n    devices: [\"cuda:1\", \"cuda:0\", \"cuda:1\"]\n    parallel: {tp: 3}\n"),

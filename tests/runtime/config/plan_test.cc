@@ -34,6 +34,7 @@ groups, in the order in which a job runs them:
   denoise: noop.middle.denoise
     2 ranks on cpu, cpu, 1 thread each, float32
     ulysses 2 over gloo: its ranks are on the CPU
+    heads scattered over shm: its ranks are on the CPU
       rank 0 on cpu: place 0
       rank 1 on cpu: place 1
     no model directory
@@ -88,6 +89,7 @@ TEST_CASE("plan: the JSON form holds the same", "[config][plan]") {
   CHECK(plan["groups"][1]["devices"] == nlohmann::json::array({"cpu"}));
   CHECK(plan["groups"][1]["memory_bytes_max"].is_null());
   CHECK(plan["groups"][1]["communication"].is_null());  // there is nobody to talk to
+  CHECK(plan["groups"][1]["ulysses_transport"].is_null());
   CHECK(plan["limits"]["steps_max"] == 1000);
   CHECK(plan["deadlines_ms"]["job"].is_number());
   CHECK(plan["spool"]["retention_ms"] == 3'600'000);

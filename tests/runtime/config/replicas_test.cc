@@ -114,6 +114,7 @@ TEST_CASE("replicas: of pairs that differ each kind is told once, with their nam
         std::string::npos);
   CHECK(text.find("  denoise.denoise->decode.decode, 2 pairs of replicas\n") != std::string::npos);
   CHECK(text.find("    denoise.1: ulysses 2 over gloo: its ranks are on the CPU\n"
+                  "    denoise.1: heads scattered over shm: its ranks are on the CPU\n"
                   "    ranks of each replica, devices in this order:\n"
                   "      rank 0: place 0\n      rank 1: place 1\n    no model directory\n") != std::string::npos);
 }

@@ -111,6 +111,9 @@ TEST_CASE("idle keys: what takes several ranks is noted where there is one", "[s
         Notes{"t.yaml:9: groups[1].communication: has no effect on replicas of one rank, which do not talk to each "
               "other"});
   CHECK(notesOf(middle("    devices: [cpu, cpu]\n    parallel: {tp: 2}\n    communication: gloo\n")).empty());
+  CHECK(notesOf(middle("    devices: [cpu, cpu]\n    parallel: {tp: 2}\n    ulysses_transport: shm\n")) ==
+        Notes{"t.yaml:9: groups[1].ulysses_transport: has no effect without parallel.ulysses above 1"});
+  CHECK(notesOf(middle("    devices: [cpu, cpu]\n    parallel: {ulysses: 2}\n    ulysses_transport: shm\n")).empty());
   const std::string deadline = "deadlines: {collective: 10s}\n";
   CHECK(notesOf(config::kThreeGroups + deadline) ==
         Notes{"t.yaml:14: deadlines.collective: has no effect where no group has several ranks"});

@@ -56,9 +56,6 @@ Models loadModels(const Oracle& oracle, const std::string& model, at::ScalarType
 // Our outputs for each step's golden latents, stacked like noise_cond and noise_uncond.
 at::Tensor velocities(const Golden& golden, const json& meta, const Models& models, const at::Tensor& text,
                       bool token_timesteps) {
-  const auto here = [](const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
-    return wan::attend(query, key, value);
-  };
   std::vector<at::Tensor> outputs;
   for (int64_t step = 0; step < meta["steps"].get<int64_t>(); ++step) {
     const wan::WanTransformer& model = meta["model_per_step"][step] == "transformer_2" ? *models.second : models.first;
@@ -68,7 +65,8 @@ at::Tensor velocities(const Golden& golden, const json& meta, const Models& mode
     if (token_timesteps) {
       timestep = timestep.to(at::kFloat).unsqueeze(0).expand({latents.size(0), grid[0] * grid[1] * grid[2]});
     }
-    outputs.push_back(model.forward(latents, timestep, model.textContext(text), model.rope().rotation(grid), here));
+    outputs.push_back(
+        model.forward(latents, timestep, model.textContext(text), model.rope().rotation(grid), wan::attendTo));
   }
   return at::stack(outputs);
 }

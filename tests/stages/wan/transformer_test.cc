@@ -37,13 +37,9 @@ at::Tensor padText(const at::Tensor& text) {
   return at::cat({text, at::zeros({text.size(0), kTextRows - text.size(1), text.size(2)})}, 1);
 }
 
-at::Tensor attendHere(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
-  return attend(query, key, value);
-}
-
 at::Tensor forward(const WanTransformer& model, const at::Tensor& latents, const at::Tensor& timesteps,
                    const TextContext& text) {
-  return model.forward(latents, timesteps, text, model.rope().rotation(model.grid(latents.sizes())), attendHere);
+  return model.forward(latents, timesteps, text, model.rope().rotation(model.grid(latents.sizes())), attendTo);
 }
 
 struct Component {

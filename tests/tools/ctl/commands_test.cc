@@ -115,7 +115,9 @@ TEST_CASE("latentctl: get, topology, edges and version read well", "[latentctl]"
   CHECK(contains(topology.output, "text     fake.text     0     -          cpu     ready"));
   CHECK(contains(topology.output, "300.0 MiB"));
   CHECK(contains(topology.output, "300.0 MiB  -"));  // device memory of one on the CPU
-  CHECK(contains(topology.output, "mesh of denoise: ulysses 2 over gloo (its ranks are on the CPU)\n"));
+  CHECK(contains(topology.output,
+                 "mesh of denoise: ulysses 2 over gloo (its ranks are on the CPU), heads scattered "
+                 "over shm (the topology says so)\n"));
   CHECK(!contains(topology.output, "mesh of text"));
   const std::string edges = fixture.run({"edges"}).output;
   CHECK(contains(edges, "text.encode->denoise.denoise    shm        2"));
