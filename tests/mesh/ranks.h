@@ -79,6 +79,8 @@ class ChildRank {
   Mesh::Options options(const MeshDegrees& degrees);
   // The next mesh in place of the last one; nothing on ranks that it has no place for.
   void remake(const MeshDegrees& degrees);
+  // In the next meshes.
+  void scatterBy(ScatterTransport transport) { options_.ulysses = transport; }
   // Ends the mesh as a worker does that leaves.
   void leave() { mesh_.reset(); }
 
