@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -64,6 +65,7 @@ enum class UlyssesTransport {
   kC10d,  // the group's communication
   kShm,   // direct writes into each other's memory: ranks on the CPU
 };
+inline constexpr std::array kUlyssesTransports{UlyssesTransport::kC10d, UlyssesTransport::kShm};
 std::string_view toString(UlyssesTransport transport);  // "auto", "c10d", "shm"
 
 // The workers that run one stage together.

@@ -126,6 +126,10 @@ WorkerMetrics::WorkerMetrics(Registry& registry)
                                         "rank")),
       mesh_bytes(registry.counters("latentd_mesh_bytes_total", "Bytes that a rank has given to others of its group.",
                                    "group", "rank")),
+      ulysses_info(registry.gauges("latentd_ulysses_info",
+                                   "Groups with ulysses by what carries the heads that their ranks scatter: 1 for the "
+                                   "transport that they took at their last start.",
+                                   "group", "transport")),
       model_load(registry.gauges("latentd_model_load_seconds", "Last load of a group's model, slowest rank.", "group")),
       warm_up(registry.gauges("latentd_warm_up_seconds", "Last warm-up of a group, slowest rank.", "group")),
       model_weights(registry.gauges("latentd_model_weight_bytes", "Weights held by a group, all ranks.", "group")) {}

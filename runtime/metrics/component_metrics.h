@@ -67,6 +67,7 @@ struct WorkerMetrics {
   Gauges<2> device_memory;      // device_memory_bytes{device,kind}: of all workers; kinds as in proto/worker.proto
   Counters<2> mesh_operations;  // mesh_operations_total{group,rank}: between ranks; groups of several ranks only
   Counters<2> mesh_bytes;       // mesh_bytes_total{group,rank}: given to other ranks
+  Gauges<2> ulysses_info;       // ulysses_info{group,transport}: 1 for what carries the heads that its ranks scatter
   Gauges<1> model_load;         // model_load_seconds{group}: of the last start, the slowest rank's
   Gauges<1> warm_up;            // warm_up_seconds{group}
   Gauges<1> model_weights;      // model_weight_bytes{group}

@@ -31,12 +31,9 @@ void fillMesh(const config::GroupSpec& spec, const wire::Ready& first_rank, v1::
   proto.set_communication(std::string(config::toString(spec.communication)));
   proto.set_communication_reason(spec.communication_reason);
   if (spec.parallel.ulysses == 1) return;
-  proto.set_ulysses_transport(std::string(config::toString(spec.ulysses_transport)));
-  proto.set_ulysses_transport_reason(spec.ulysses_transport_reason);
-  if (first_rank.ulysses_obstacle().empty()) return;
-  // What was possible by the file is not.
-  proto.set_ulysses_transport(std::string(config::toString(config::UlyssesTransport::kC10d)));
-  proto.set_ulysses_transport_reason("its ranks cannot share memory: " + first_rank.ulysses_obstacle());
+  const HeadTransport heads = headTransport(spec, first_rank);
+  proto.set_ulysses_transport(std::string(config::toString(heads.transport)));
+  proto.set_ulysses_transport_reason(heads.reason);
 }
 
 }  // namespace

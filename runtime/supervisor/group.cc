@@ -263,6 +263,11 @@ void Group::setLoadMetrics() {
   deps_.metrics.model_load.with(spec().name).Set(load_seconds);
   deps_.metrics.warm_up.with(spec().name).Set(warm_up_seconds);
   deps_.metrics.model_weights.with(spec().name).Set(static_cast<double>(weight_bytes));
+  if (spec().parallel.ulysses > 1) {
+    const HeadTransport heads = headTransport(spec(), workers_.at(Rank(0)).ready);
+    for (const config::UlyssesTransport transport : config::kUlyssesTransports)
+      deps_.metrics.ulysses_info.with(spec().name, config::toString(transport)).Set(transport == heads.transport);
+  }
   const std::string weights = weight_bytes == 0
                                   ? "no weights"
                                   : fmt::format("weights {:.1f} MiB", static_cast<double>(weight_bytes) / (1 << 20));

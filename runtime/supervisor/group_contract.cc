@@ -61,6 +61,12 @@ wire::Load loadOf(const config::Topology& topology, GroupIndex group, Rank rank)
   return load;
 }
 
+HeadTransport headTransport(const config::GroupSpec& spec, const wire::Ready& ready) {
+  if (ready.ulysses_obstacle().empty()) return {spec.ulysses_transport, spec.ulysses_transport_reason};
+  // What was possible by the file is not.
+  return {config::UlyssesTransport::kC10d, "its ranks cannot share memory: " + ready.ulysses_obstacle()};
+}
+
 Status checkMethod(const config::Topology& topology, GroupIndex group, const Methods& methods) {
   const config::GroupSpec& spec = topology.groups[group.value];
   const wire::Method* method = find(methods, spec.method);

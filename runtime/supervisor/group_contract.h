@@ -3,6 +3,7 @@
 #include <google/protobuf/repeated_field.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "proto/worker.pb.h"
@@ -20,6 +21,14 @@ v1::MeshDegrees toProto(const MeshDegrees& degrees);
 
 // What the rank is told to load; without what the ranks of an epoch share (runtime/supervisor/rank_shared.h).
 internal::v1::Load loadOf(const config::Topology& topology, GroupIndex group, Rank rank);
+
+// What carries the heads that the ranks of a group with ulysses scatter, and why. ready: of any rank, as all find out
+// the same; empty before they have.
+struct HeadTransport {
+  config::UlyssesTransport transport;
+  std::string reason;
+};
+HeadTransport headTransport(const config::GroupSpec& spec, const internal::v1::Ready& ready);
 
 // Whether the method that the group's jobs run is there, and its outputs and frames go where the edges say.
 // INVALID_ARGUMENT, with the field "method", names method, output and what to change.

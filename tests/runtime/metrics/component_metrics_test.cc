@@ -47,6 +47,7 @@ struct AllMetrics {
     worker.restarts.with("denoise", "signal").Increment();
     worker.resident_memory.with("denoise", "0").Set(1 << 20);
     worker.device_memory.with("cpu", "weights").Set(1 << 20);
+    worker.ulysses_info.with("denoise", "shm").Set(1);
     for (auto* family : {&worker.model_load, &worker.warm_up, &worker.model_weights})
       family->with("denoise").Set(4);
     encoder.encode.with("mp4").Observe(1);

@@ -81,8 +81,9 @@ struct FleetFixture {
     event.mutable_phase()->set_fraction(0.5);
     fleet.onEvent(connectionOf(worker), event);
   }
-  void ready(WorkerId worker, const std::string& method = "run") {
+  void ready(WorkerId worker, const std::string& method = "run", const std::string& ulysses_obstacle = "") {
     internal::v1::WorkerEvent event = eventOf(worker);
+    event.mutable_ready()->set_ulysses_obstacle(ulysses_obstacle);
     internal::v1::Method& offered = *event.mutable_ready()->add_methods();
     offered.set_name(method);
     const bool sink = topology.emitsFrames(worker.group.value);
