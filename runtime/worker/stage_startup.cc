@@ -83,6 +83,14 @@ StatusOr<std::unique_ptr<mesh::Mesh>> makeMesh(const internal::v1::Load& load, D
   return made;
 }
 
+// With what to change, where the topology asks for direct writes that turned out to be impossible.
+Status advised(const Status& status, const internal::v1::Communication& communication, mesh::Mesh* mesh) {
+  const bool refused = mesh != nullptr && communication.ulysses_required() && !mesh->headScatter().unshared().ok();
+  if (status.ok() || !refused) return status;
+  return makeStatus(status.code(), messageOf(status) + "; the topology asks for ulysses_transport: " +
+                                       communication.ulysses_transport() + ", auto would take c10d now");
+}
+
 Status awaitOthers(const internal::v1::Load& load, StepGate& gate) {
   const std::chrono::milliseconds limit(load.communication().start_timeout_ms());
   return waitedInVain(gate.meet(load.world_size(), SteadyTime::now() + limit));
@@ -143,6 +151,7 @@ GuardedResult startStage(const internal::v1::Load& load, const StartSite& site, 
     if (started.mesh) ready.set_ulysses_obstacle(messageOf(started.mesh->headScatter().unshared()));
     return absl::OkStatus();
   });
+  result.status = advised(result.status, load.communication(), started.mesh.get());
   if (result.status.ok()) site.events.post(std::move(ready_event));
   return result;
 }

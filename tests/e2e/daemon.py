@@ -22,6 +22,14 @@ def find_binary(name):
     raise FileNotFoundError(f"{name}: build //tools:{name} first")
 
 
+def script(case, text):
+    """An executable file of this text, as long as the test case runs."""
+    path = pathlib.Path(case.enterContext(tempfile.TemporaryDirectory(prefix="ld"))) / "program"
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
 def at_most(seconds):
     """A test's bound for what is promised within so many seconds: it is promised of processors that are free, and these have
     other work too. Never less than what no machine takes for what is done at once; what is not done takes far longer."""

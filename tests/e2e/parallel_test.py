@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
 from client import Client, api
-from daemon import Daemon, wait_until
+from daemon import Daemon, find_binary, script, wait_until
 from daemon_case import CANCELLED, DEADLINE_EXCEEDED, FAILED, INTERNAL, READY, SUCCEEDED, DaemonCase, stage_runs
 
 ARGUMENTS = None
@@ -182,6 +182,7 @@ class NoopRanksTest(RanksCase):
         self.assertEqual(len(list(daemon.folder.glob("latentd-*/ranks-*"))), 1)
 
 
+CONFINED = "its ranks cannot share memory: rank 1: the process of rank 0: pidfd_open: Operation not permitted"
 # The denoiser has four ranks there.
 SHIPPED = (ROOT / "configs" / "parallel-cpu.yaml").read_text().replace("model: ", "model: {root}/configs/")
 
@@ -194,24 +195,61 @@ class DemoRanksTest(RanksCase):
         job = self.expect_next_succeeds(**self.SMALL)
         return self.client.video(job.id)
 
+    @staticmethod
+    def ulysses(transport="auto"):
+        return topologies.demo(denoiser=topologies.ranks(2, "ulysses: 2") + f", ulysses_transport: {transport}")
+
     def test_every_topology_makes_the_video_of_one_rank(self):
         with Daemon(topologies.demo()) as daemon, Client(daemon.grpc) as self.client:
             alone = self.video()
-        for name, topology in (("cfg", topologies.demo(denoiser=topologies.ranks(2, "cfg: 2"))),
-                               ("ulysses", topologies.demo(denoiser=topologies.ranks(2, "ulysses: 2"))),
-                               ("ulysses over c10d", topologies.demo(denoiser=topologies.ranks(2, "ulysses: 2") + ", ulysses_transport: c10d")),
-                               ("cfg x ulysses", SHIPPED)):
-            with self.subTest(name), Daemon(topology) as daemon, Client(daemon.grpc) as self.client:
+        for name, topology, transport, reason in (("cfg", topologies.demo(denoiser=topologies.ranks(2, "cfg: 2")), "", ""),
+                                                  ("cfg x ulysses", SHIPPED, "shm", "its ranks are on the CPU"),
+                                                  ("ulysses", self.ulysses(), "shm", "its ranks are on the CPU"),
+                                                  ("ulysses over c10d", self.ulysses("c10d"), "c10d", "the topology says so"),
+                                                  ("ulysses where a rank is confined", self.ulysses(), "c10d", CONFINED)):
+            flags = {"--worker-binary": self.confined_worker()} if reason == CONFINED else {}
+            with self.subTest(name), Daemon(topology, flags=flags) as daemon, Client(daemon.grpc) as self.client:
                 video = self.video()
                 self.assertEqual(video.shape, alone.shape)
                 self.assertLessEqual(float(numpy.abs(video - alone).max()), 5e-5)
                 records = json.loads(daemon.ctl("--json", "dump", "denoise").stdout)["groups"][0]
                 self.assertTrue(all(int(rank["bytes_sent"]) > 0 for rank in records["ranks"]), "the ranks worked together")
-                if "ulysses" in name:
-                    transport, kinds = ("c10d", {"all_to_all"}) if "c10d" in name else ("shm", {"scatter_q", "scatter_k", "scatter_v"})
-                    self.assertEqual(self.group("denoise").ulysses_transport, transport)
-                    self.assertIn(f"heads scattered over {transport} (", daemon.ctl("topology").stdout)
-                    self.assertLessEqual(kinds, {operation["kind"] for operation in records["ranks"][0]["recent"]})
+                self.expect_scattered(daemon, records, transport, reason)
+
+    def expect_scattered(self, daemon, records, transport, reason):
+        """Over this transport, for this reason; an empty one: not at all."""
+        group = self.group("denoise")
+        self.assertEqual((group.ulysses_transport, group.ulysses_transport_reason), (transport, reason))
+        taken = [name for name, value in daemon.metrics().items() if name.startswith("latentd_ulysses_info") and value]
+        self.assertEqual(taken, [f'latentd_ulysses_info{{group="denoise",transport="{transport}"}}'] if transport else [])
+        if transport:
+            self.assertIn(f"heads scattered over {transport} ({reason})", daemon.ctl("topology").stdout)
+            kinds = {"c10d": {"all_to_all"}, "shm": {"scatter_q", "scatter_k", "scatter_v"}}[transport]
+            self.assertLessEqual(kinds, {operation["kind"] for operation in records["ranks"][0]["recent"]})
+        if reason == CONFINED:
+            self.assertIn(reason.removeprefix("its ranks cannot share memory: "), daemon.log())
+
+    def confined_worker(self):
+        """The worker, whose rank 1 may get no handle of another process, as in some containers: a filter of system calls
+        answers pidfd_open (434 on every architecture) with EPERM."""
+        return script(self, f"""#!{sys.executable}
+import ctypes, errno, os, struct, sys
+if sys.argv[1:] and "--rank 1" in " ".join(sys.argv):
+    load, jump_unless_equal, give = 0x20, 0x15, 0x06
+    code = [(load, 0, 0, 0), (jump_unless_equal, 0, 1, 434), (give, 0, 0, 0x50000 | errno.EPERM), (give, 0, 0, 0x7FFF0000)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in code))
+    program = struct.pack("@HP", 4, ctypes.addressof(code))
+    libc = ctypes.CDLL(None)
+    PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+    assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 and libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program, 0, 0) == 0
+os.execv({find_binary("latent-worker")!r}, sys.argv)
+""")
+
+    def test_direct_writes_that_were_asked_for_and_are_impossible_end_the_start(self):
+        code, said = Daemon.refused(self.ulysses("shm"), flags={"--worker-binary": self.confined_worker()})
+        self.assertEqual(code, 1)
+        for words in (CONFINED.removeprefix("its ranks cannot share memory: "), "ulysses_transport", "auto"):
+            self.assertIn(words, said.splitlines()[-1])
 
     def test_cancel_and_kill_in_the_middle_of_a_step(self):
         self.run_daemon(SHIPPED)

@@ -18,7 +18,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import topologies
-from daemon import Daemon, at_most, find_binary, wait_until
+from daemon import Daemon, at_most, find_binary, script, wait_until
 
 ONE = "groups:\n  - {name: a, stage: noop, method: sink}\n"
 TWO = "groups: [{name: a, stage: noop}, {name: b, stage: noop}]\n"
@@ -249,10 +249,10 @@ class SurroundingsTest(unittest.TestCase):
                 self.assertIn(f"{name}: writing to the standard output", result.stderr)
 
     def test_another_program_as_worker(self):
-        hangs = self.script("#!/bin/sh\nexec sleep 1000\n")
+        hangs = script(self, "#!/bin/sh\nexec sleep 1000\n")
         for program, words in (("/bin/false", ["exit code 1"]), (find_binary("latent-encoder"), ["exit code", "--preflight"]),
                                ("/bin/true", ["no answer", "version"]), (hangs, ["deadlines.load", "1 s"]),
-                               (self.script("no program\n"), ["Exec format error"])):
+                               (script(self, "no program\n"), ["Exec format error"])):
             with self.subTest(program):
                 # The others answer, some time.
                 load = "1s" if program == hangs else "1m"
@@ -261,8 +261,8 @@ class SurroundingsTest(unittest.TestCase):
     def test_interrupted_while_the_topology_is_checked(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             # No shell: some unblock all signals.
-            program = self.script(f"#!{sys.executable}\nimport os, pathlib, time\n"
-                                  'pathlib.Path(os.environ["LATENTD_TEST"], "checking").touch()\ntime.sleep(1000)\n')
+            program = script(self, f"#!{sys.executable}\nimport os, pathlib, time\n"
+                                   'pathlib.Path(os.environ["LATENTD_TEST"], "checking").touch()\ntime.sleep(1000)\n')
             daemon = Daemon(topologies.noop(), flags={"--worker-binary": program})
             daemon.launch()
             try:
@@ -275,7 +275,7 @@ class SurroundingsTest(unittest.TestCase):
 
     def test_a_program_that_fails_after_its_check(self):
         # It answers for the topology, and then cannot start.
-        program = self.script(f'#!/bin/sh\n[ "$1" = --preflight ] && exec {find_binary("latent-worker")} "$@"\necho no luck; exit 5\n')
+        program = script(self, f'#!/bin/sh\n[ "$1" = --preflight ] && exec {find_binary("latent-worker")} "$@"\necho no luck; exit 5\n')
         self.refused(topologies.noop(), "rank 0 (noop)", "died while starting: exit code 5", "no luck", flags={"--worker-binary": program})
 
     def test_too_little_memory_to_start_is_explained(self):
@@ -324,13 +324,6 @@ class SurroundingsTest(unittest.TestCase):
         self.refused(topologies.noop(), "/dev", flags={"--ports-file": "/dev"})
         for flag in ("--worker-binary", "--encoder-binary"):
             self.refused(topologies.noop(), "/proc/version is not an executable", flag, code=2, flags={flag: "/proc/version"})
-
-    def script(self, text):
-        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ld")))
-        path = folder / "program"
-        path.write_text(text)
-        path.chmod(0o755)
-        return str(path)
 
     def test_a_runtime_folder_that_cannot_be(self):
         self.refused(topologies.noop(extra="runtime_dir: /proc"), "/proc")
