@@ -183,6 +183,8 @@ void Supervisor::onFleetFailed(const Status& cause) { end(cause); }
 
 void Supervisor::onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& event) {
   using Event = internal::v1::WorkerEvent;
+  // First: the job may end with the rest.
+  countEdges(worker, event.edges());
   Dispatcher& dispatcher = jobs_.dispatcher();
   switch (event.event_case()) {
     case Event::kStarted:
@@ -199,10 +201,6 @@ void Supervisor::onWorkReport(WorkerId worker, const internal::v1::WorkerEvent& 
       return dispatcher.onFailed(worker, event.failed());
     case Event::kRefsDiscarded:
       return dispatcher.onDiscarded(worker, event.refs_discarded());
-    case Event::kHeartbeat:
-      return countEdges(worker, event.heartbeat().edges());
-    case Event::kFigures:
-      return countEdges(worker, event.figures().edges());
     case Event::kTransfer: {
       const internal::v1::TransferDone& transfer = event.transfer();
       const ChannelId channel(transfer.artifact().channel_id());

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "channel/channel.h"
+#include "proto/worker.pb.h"
 #include "runtime/base/status.h"
 
 namespace latentd::worker {
@@ -17,8 +18,8 @@ class ChannelTable {
   virtual StatusOr<std::shared_ptr<channel::Consumer>> consumer(uint32_t channel_id) = 0;
   // To every open channel: this rank moves.
   virtual void noteProgress() = 0;
-  // Tells the supervisor what was counted so far. Any thread.
-  virtual void postFigures() = 0;
+  // What was counted so far, for WorkerEvent::edges. Not for a caller that holds what a channel's calls wait for.
+  virtual void fillFigures(google::protobuf::RepeatedPtrField<internal::v1::EdgeStats>& edges) = 0;
 };
 
 }  // namespace latentd::worker

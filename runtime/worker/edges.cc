@@ -61,8 +61,8 @@ StatusOr<std::shared_ptr<Producer>> Edges::openProducer(const internal::v1::Open
   const channel::ChannelSpec spec = fromProto(command.channel());
   channel::ProducerCallbacks callbacks;
   callbacks.on_transfer_done = [this, id = spec.channel_id](const channel::Transfer& transfer) {
-    postFigures();
     WorkerEvent event;
+    fillFigures(*event.mutable_edges());
     internal::v1::TransferDone& done = *event.mutable_transfer();
     done.mutable_artifact()->set_channel_id(id);
     done.mutable_artifact()->set_sequence(transfer.sequence.value);
@@ -157,32 +157,32 @@ void Edges::noteProgress() {
 }
 
 void Edges::discard(const internal::v1::DiscardRefs& command) {
-  // Answers once: when the last of its owners, the callbacks of the refs, is gone.
-  std::shared_ptr<void> answer;
+  // Goes when the last of its owners, the callbacks of the refs, is gone.
+  std::shared_ptr<WorkerEvent> answer;
   if (command.sync()) {
-    answer = std::shared_ptr<void>(nullptr, [this, id = command.request_id()](void*) {
-      WorkerEvent event;
-      event.mutable_refs_discarded()->set_request_id(id);
-      events_.post(std::move(event));
+    answer = std::shared_ptr<WorkerEvent>(new WorkerEvent, [this](WorkerEvent* event) {
+      events_.post(std::move(*event));
+      delete event;
     });
+    answer->mutable_refs_discarded()->set_request_id(command.request_id());
   }
+  // All on the channel thread. Not where the answer goes: whoever drops a callback may be inside the channel.
+  const auto count = [this, answer](const Status&) {
+    if (answer == nullptr) return;
+    answer->clear_edges();
+    fillFigures(*answer->mutable_edges());
+  };
   for (const internal::v1::ArtifactRef& ref : command.refs()) {
     const auto end = consumer(ref.channel_id());
     if (!end.ok()) continue;  // retired: everything in it was discarded
-    const Status status = (*end)->discard(SequenceNumber(ref.sequence()), command.reason(), [answer](const Status&) {});
+    const Status status = (*end)->discard(SequenceNumber(ref.sequence()), command.reason(), count);
     if (!status.ok() && status.code() != absl::StatusCode::kAlreadyExists) {
       getLogger("edges")->debug("discarding {} of channel {}: {}", ref.sequence(), ref.channel_id(), status.ToString());
     }
   }
 }
 
-void Edges::postFigures() {
-  WorkerEvent event;
-  fillStats(*event.mutable_figures()->mutable_edges());
-  events_.post(std::move(event));
-}
-
-void Edges::fillStats(google::protobuf::RepeatedPtrField<internal::v1::EdgeStats>& edges) {
+void Edges::fillFigures(google::protobuf::RepeatedPtrField<internal::v1::EdgeStats>& edges) {
   for (const auto& [id, end] : snapshot()) {
     internal::v1::EdgeStats& stats = *edges.Add();
     stats.set_channel_id(id);

@@ -35,9 +35,7 @@ class Edges final : public ChannelTable {
   StatusOr<std::shared_ptr<channel::Producer>> producer(uint32_t channel_id) override;
   StatusOr<std::shared_ptr<channel::Consumer>> consumer(uint32_t channel_id) override;
   void noteProgress() override;
-  void postFigures() override;
-
-  void fillStats(google::protobuf::RepeatedPtrField<internal::v1::EdgeStats>& edges);
+  void fillFigures(google::protobuf::RepeatedPtrField<internal::v1::EdgeStats>& edges) override;
   // Of the slots that this worker's producers allocated.
   uint64_t poolBytes();
   // Consumers first, then producers.

@@ -14,17 +14,17 @@ EventQueue::EventQueue(Epoch epoch, std::function<void()> on_overflow)
     : epoch_(epoch), on_overflow_(std::move(on_overflow)) {}
 
 bool EventQueue::supersede(WorkerEvent& event) {
-  // Totals: the older ones, which what is queued behind them counts on, may as well be the newer.
-  if (event.has_heartbeat() || event.has_figures()) {
-    const auto queued = std::find_if(events_.begin(), events_.end(),
-                                     [&](const auto& e) { return e.event_case() == event.event_case(); });
-    if (queued == events_.end()) return false;
-    *queued = std::move(event);
-    return true;
+  const auto is_heartbeat = [](const WorkerEvent& queued) { return queued.has_heartbeat(); };
+  if (event.has_heartbeat()) {
+    // Not in the older one's place: its figures are newer than those of what was queued since.
+    std::erase_if(events_, is_heartbeat);
+    return false;
   }
-  if (!event.has_progress() || events_.empty() || !events_.back().has_progress()) return false;
-  if (events_.back().progress().job_id() != event.progress().job_id()) return false;
-  events_.back() = std::move(event);
+  if (!event.has_progress()) return false;
+  const auto last = std::find_if_not(events_.rbegin(), events_.rend(), is_heartbeat);
+  if (last == events_.rend() || !last->has_progress()) return false;
+  if (last->progress().job_id() != event.progress().job_id()) return false;
+  *last = std::move(event);
   return true;
 }
 

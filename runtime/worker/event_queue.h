@@ -11,10 +11,10 @@
 namespace latentd::worker {
 
 // Events on their way to the supervisor. It may be stopped (a debugger, SIGSTOP) while work that it dispatched goes
-// on, so that posting never waits for it. What is superseded leaves room: of queued heartbeats, of queued figures, and
-// of a job's progress reports in a row, only the latest stays. Owner: the worker. Thread: post() and close() from any,
-// pop() from one. States: open -> closed (what is queued still comes out). Failure: past kEventsMax `on_overflow` is
-// called; more than any number of commands in flight can cause, so the supervisor is not coming back.
+// on, so that posting never waits for it. What is superseded leaves room: of queued heartbeats only the latest stays,
+// in its own place, and so of a job's progress reports in a row. Owner: the worker. Thread: post() and close() from
+// any, pop() from one. States: open -> closed (what is queued still comes out). Failure: past kEventsMax `on_overflow`
+// is called; more than any number of commands in flight can cause, so the supervisor is not coming back.
 class EventQueue final : public EventSink {
  public:
   // Each command causes about five events and one an output, and a worker holds at most kCommandsMax commands; the rest
@@ -32,6 +32,7 @@ class EventQueue final : public EventSink {
   size_t size() const;
 
  private:
+  // Whether the event took the place of another one.
   bool supersede(internal::v1::WorkerEvent& event) REQUIRES(mutex_);
 
   const Epoch epoch_;

@@ -46,7 +46,7 @@ void Heartbeat::beat() {
     addMemory(device_, "reserved", memory.reserved_bytes, heartbeat);
   }
   addMemory(device_, "pools", edges_.poolBytes(), heartbeat);
-  edges_.fillStats(*heartbeat.mutable_edges());
+  edges_.fillFigures(*event.mutable_edges());
   events_.post(std::move(event));
   timer_ = loop_.addTimer(loop_.clock().now() + interval_, [this] { beat(); });
 }

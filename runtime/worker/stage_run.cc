@@ -82,7 +82,7 @@ void endUnrun(const StageCommand& command, const Status& status, const RunEnviro
   environment.descriptors->drop(command.message.frame_ring_id());
   WorkerEvent event = failedEvent(command.message, status);
   SpanRecord(environment.trace_spans_max).finish(command.received, *event.mutable_failed()->mutable_trace());
-  environment.channels->postFigures();
+  environment.channels->fillFigures(*event.mutable_edges());
   environment.events->post(std::move(event));
 }
 
@@ -367,9 +367,9 @@ void StageRun::reportDone() {
   for (const double seconds : context_->stepSeconds())
     done_.mutable_timings()->add_step_seconds(seconds);
   spans_.finish(command_.received, *done_.mutable_trace());
-  environment_.channels->postFigures();
   WorkerEvent event;
   *event.mutable_done() = std::move(done_);
+  environment_.channels->fillFigures(*event.mutable_edges());
   environment_.events->post(std::move(event));
 }
 
@@ -379,7 +379,7 @@ void StageRun::reportFailed(const GuardedResult& result) {
   event.mutable_failed()->set_recycle(!result.clean);
   event.mutable_failed()->set_of_peer(result.of_peer);
   spans_.finish(command_.received, *event.mutable_failed()->mutable_trace());
-  environment_.channels->postFigures();
+  environment_.channels->fillFigures(*event.mutable_edges());
   environment_.events->post(std::move(event));
 }
 

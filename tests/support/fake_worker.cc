@@ -3,7 +3,8 @@
 // The script is the file that FAKE_WORKER_SCRIPT names: lines "GROUP RANK EPOCH POINT ACTION", EPOCH may be *.
 // POINT: start, load, warm-up, open, idle, run, publish. ACTION: exit (code 3), segv, stop (SIGSTOP), mute (nothing
 // more is sent, heartbeats included), hang (only heartbeats), fatal (says why, then exits), fail, recycle
-// (StageFailed). Options of the stage: step_ms, steps (0: the job's), refuse_open.
+// (StageFailed). Options of the stage: step_ms, steps (0: the job's), refuse_open. It counts 1 KiB of each input, and
+// tells it with its answers alone.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -36,6 +37,7 @@ using std::chrono::milliseconds;
 
 // Longer than any test's deadline: the test ends the process.
 constexpr std::chrono::minutes kForever{10};
+constexpr uint64_t kInputBytes = 1024;
 
 void waitForEver() { poll(nullptr, 0, static_cast<int>(milliseconds(kForever).count())); }
 
@@ -212,13 +214,25 @@ class FakeWorker {
     if (ended) fail(job, absl::StatusCode::kCancelled, false);
   }
 
+  void sendAnswer(wire::WorkerEvent event) {
+    {
+      const MutexLock held(mutex_);
+      for (const auto& [channel, bytes] : bytes_read_) {
+        wire::EdgeStats& stats = *event.add_edges();
+        stats.set_channel_id(channel);
+        stats.set_bytes_read(bytes);
+      }
+    }
+    send(std::move(event));
+  }
+
   void fail(const std::string& job, absl::StatusCode code, bool recycle) {
     wire::WorkerEvent event;
     event.mutable_failed()->set_job_id(job);
     event.mutable_failed()->mutable_status()->set_code(static_cast<int>(code));
     event.mutable_failed()->mutable_status()->set_message("scripted");
     event.mutable_failed()->set_recycle(recycle);
-    send(std::move(event));
+    sendAnswer(std::move(event));
   }
 
   [[noreturn]] void execute() {
@@ -252,6 +266,9 @@ class FakeWorker {
       event.mutable_inputs_consumed()->set_job_id(stage.job_id());
       *event.mutable_inputs_consumed()->mutable_refs() = stage.inputs();
       send(event);
+      const MutexLock held(mutex_);
+      for (const wire::ArtifactRef& ref : stage.inputs())
+        bytes_read_[ref.channel_id()] += kInputBytes;
     }
     int steps = option("steps", 1);
     if (steps == 0) steps = static_cast<int>(stage.parameters().steps());
@@ -275,7 +292,7 @@ class FakeWorker {
     }
     if (cancelled) return fail(stage.job_id(), absl::StatusCode::kCancelled, false);
     event.mutable_done()->set_job_id(stage.job_id());
-    send(event);
+    sendAnswer(std::move(event));
   }
 
   std::map<std::string, std::string> flags_;
@@ -291,6 +308,7 @@ class FakeWorker {
   std::deque<wire::RunStage> queue_ GUARDED_BY(mutex_);
   std::string running_ GUARDED_BY(mutex_);
   bool cancelled_ GUARDED_BY(mutex_) = false;
+  std::map<uint32_t, uint64_t> bytes_read_ GUARDED_BY(mutex_);  // by channel
 };
 
 }  // namespace

@@ -94,6 +94,29 @@ TEST_CASE("supervisor: a watch sees every state of a job", "[supervisor]") {
   CHECK(seen.back().stages(0).step() == 3);
 }
 
+TEST_CASE("supervisor: the figures of an answer are there when the job ends with it", "[supervisor]") {
+  for (const auto& [script, end] :
+       {std::pair("", v1::JOB_STATE_SUCCEEDED), {"g1 0 * run fail", v1::JOB_STATE_FAILED}}) {
+    config::Topology topology = fastTopology({1, 1});
+    topology.groups[0].options = {{"step_ms", "50"}};  // for the watch to be there first
+    Harness harness(topology, fakeWorker(), script);
+    REQUIRE(harness.waitReady());
+    const JobId job = harness.submit();
+    Mutex mutex;
+    uint64_t bytes_read = 0;
+    auto watch = harness.service().watch(job, [&](const v1::Job& now) {
+      if (!isTerminal(now.state())) return;
+      const MutexLock held(mutex);
+      bytes_read = harness.service().edges().edges(0).consumers(0).bytes();
+    });
+    REQUIRE(watch.ok());
+    CHECK(harness.waitJob(job).state() == end);
+    watch->reset();
+    const MutexLock held(mutex);
+    CHECK(bytes_read == 1024);
+  }
+}
+
 TEST_CASE("supervisor: a first start that fails in any phase ends the daemon with the first cause, and nothing is left",
           "[supervisor]") {
   const std::vector<std::pair<std::string, std::string>> cases = {

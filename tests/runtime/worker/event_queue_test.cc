@@ -45,31 +45,37 @@ TEST_CASE("event queue: order stays, the epoch is set, what is superseded goes",
   REQUIRE(queue.size() == 4);
   const WorkerEvents batch = queue.pop(now());
   REQUIRE(batch.events_size() == 4);
-  CHECK(batch.events(0).heartbeat().resident_bytes() == 2);
-  CHECK(batch.events(1).started().job_id() == "a");
+  CHECK(batch.events(0).started().job_id() == "a");
+  CHECK(batch.events(1).progress().step() == 2);
+  CHECK(batch.events(1).epoch() == 7);
+  CHECK(batch.events(2).progress().job_id() == "b");
   CHECK(batch.events(2).progress().step() == 2);
-  CHECK(batch.events(2).epoch() == 7);
-  CHECK(batch.events(3).progress().job_id() == "b");
-  CHECK(batch.events(3).progress().step() == 2);
+  CHECK(batch.events(3).heartbeat().resident_bytes() == 2);
   CHECK(queue.pop(now()).events().empty());
 }
 
-TEST_CASE("event queue: newer figures take the place of queued ones, before the answers that need them", "[worker]") {
-  const auto figures = [](uint32_t slots_in_use) {
+TEST_CASE("event queue: figures leave in the order in which they were counted, whatever supersedes", "[worker]") {
+  EventQueue queue(Epoch(1), [] { FAIL("overflow"); });
+  uint32_t counted = 0;
+  const auto post = [&](WorkerEvent event) {
+    event.add_edges()->set_slots_in_use(++counted);
+    queue.post(std::move(event));
+  };
+  const auto done = [](const std::string& job) {
     WorkerEvent event;
-    event.mutable_figures()->add_edges()->set_slots_in_use(slots_in_use);
+    event.mutable_done()->set_job_id(job);
     return event;
   };
-  EventQueue queue(Epoch(1), [] { FAIL("overflow"); });
-  queue.post(heartbeat(1));
-  queue.post(figures(2));
-  queue.post(started("a"));
-  queue.post(figures(1));
+  post(heartbeat(1));
+  post(done("a"));
+  post(heartbeat(2));
+  post(done("b"));
+  post(heartbeat(3));
   const WorkerEvents batch = queue.pop(now());
   REQUIRE(batch.events_size() == 3);
-  CHECK(batch.events(0).has_heartbeat());
-  CHECK(batch.events(1).figures().edges(0).slots_in_use() == 1);
-  CHECK(batch.events(2).started().job_id() == "a");
+  CHECK(batch.events(0).edges(0).slots_in_use() == 2);
+  CHECK(batch.events(1).edges(0).slots_in_use() == 4);
+  CHECK(batch.events(2).edges(0).slots_in_use() == 5);
 }
 
 TEST_CASE("event queue: a stopped supervisor costs bounded memory and no wait", "[worker]") {

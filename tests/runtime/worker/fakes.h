@@ -22,6 +22,9 @@
 // stage whose method is a lambda.
 namespace latentd::worker {
 
+// Of what tensorDict() makes.
+constexpr uint64_t kTensorBytes = 6 * sizeof(float);
+
 inline Clock::TimePoint soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(60); }
 
 // ---- channels -----------------------------------------------------------------------------------------------
@@ -151,7 +154,19 @@ class FakeConsumer final : public channel::Consumer {
     return discard(sequence, reason, nullptr);
   }
   void noteProgress() override {}
-  channel::ConsumerStats stats() const override { return {}; }
+  // As if every artifact were one tensorDict().
+  channel::ConsumerStats stats() const override {
+    MutexLock lock(mutex_);
+    channel::ConsumerStats stats;
+    for (const auto& [sequence, how] : ended_) {
+      if (how == "received") {
+        stats.bytes_read += kTensorBytes;
+      } else if (!how.empty()) {
+        ++stats.discarded[how];
+      }
+    }
+    return stats;
+  }
   void close() override {}
   Status join(Clock::TimePoint) override { return absl::OkStatus(); }
 
@@ -179,7 +194,7 @@ class FakeConsumer final : public channel::Consumer {
     FakeConsumer& consumer_;
   };
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<uint64_t, std::string> ended_ GUARDED_BY(mutex_);
   int acknowledged_ GUARDED_BY(mutex_) = 0;
 };
@@ -200,13 +215,16 @@ class FakeTable final : public ChannelTable {
     return std::shared_ptr<channel::Consumer>(found->second);
   }
   void noteProgress() override {}
-  void postFigures() override {
-    if (!events) return;
-    internal::v1::WorkerEvent event;
-    event.mutable_figures();
-    events->post(std::move(event));
+  // Of the consumers.
+  void fillFigures(google::protobuf::RepeatedPtrField<internal::v1::EdgeStats>& edges) override {
+    for (const auto& [id, consumer] : consumers) {
+      internal::v1::EdgeStats& stats = *edges.Add();
+      const channel::ConsumerStats counted = consumer->stats();
+      stats.set_channel_id(id);
+      stats.set_bytes_read(counted.bytes_read);
+      stats.mutable_discarded()->insert(counted.discarded.begin(), counted.discarded.end());
+    }
   }
-  EventSink* events = nullptr;  // where figures go; null: nowhere
 };
 
 // ---- events -------------------------------------------------------------------------------------------------

@@ -131,34 +131,31 @@ TEST_CASE("executor: commands run in order and report what happened, in order", 
   CHECK(received.find("y")->getIf<at::Tensor>()->sum().item().toDouble() == 6.0);
 }
 
-TEST_CASE("executor: figures go before every answer", "[worker]") {
-  Fixture fixture([](const TensorTree& inputs, RunContext& context) -> StatusOr<TensorTree> {
-    if (inputs.find("x") == nullptr) return absl::InvalidArgumentError("no x");
-    return echo(inputs, context);
-  });
-  fixture.channels.events = &fixture.events;
+TEST_CASE("executor: every answer carries the figures that were counted until it", "[worker]") {
+  Fixture fixture(echo);
+  const auto figuresOf = [&](const std::string& job) {
+    const auto answer = fixture.events.end(job);
+    REQUIRE(answer.edges_size() == 1);
+    return answer.edges(0);
+  };
   fixture.executor->submit(fixture.command("done", 0));
-  fixture.executor->submit(fixture.command("failed", 1, "make"));
-  fixture.events.end("failed");
+  CHECK(figuresOf("done").bytes_read() == kTensorBytes);
+  fixture.in->on_receive = [](uint64_t) { return toArtifact(tensorDict("other", 0)); };
+  fixture.executor->submit(fixture.command("failed", 1));
+  CHECK(figuresOf("failed").bytes_read() == 2 * kTensorBytes);
   fixture.executor->close(absl::CancelledError("over"));
   fixture.executor->submit(fixture.command("unrun", 2));
-  fixture.events.end("unrun");
-  const auto all = fixture.events.all();
-  int answers = 0;
-  for (size_t index = 1; index < all.size(); ++index) {
-    if (!all[index].has_done() && !all[index].has_failed()) continue;
-    ++answers;
-    CHECK(all[index - 1].has_figures());
-  }
-  CHECK(answers == 3);
+  CHECK(figuresOf("unrun").discarded().at("cancelled") == 1);
 }
 
-TEST_CASE("executor: outputs are announced when the last step is complete", "[worker]") {
+TEST_CASE("executor: outputs are announced when the last step is near its end, and when it is complete", "[worker]") {
   std::vector<int> announced;
   Fixture* running = nullptr;
   Fixture fixture([&](const TensorTree& inputs, RunContext& context) {
     for (uint32_t step = 0; step < 3; ++step) {
       REQUIRE(context.beginStep(step, 3).ok());
+      if (step == 2) context.nearEnd();
+      announced.push_back(running->out->announced());
       context.finishStep(step, 3);
       announced.push_back(running->out->announced() + 10 * running->other_out->announced());
     }
@@ -167,7 +164,7 @@ TEST_CASE("executor: outputs are announced when the last step is complete", "[wo
   running = &fixture;
   fixture.executor->submit(fixture.command("a", 0));
   CHECK(fixture.codeOf("a") == Code::kOk);
-  CHECK(announced == std::vector<int>{0, 0, 11});
+  CHECK(announced == std::vector<int>{0, 0, 0, 0, 1, 22});
 }
 
 // One command of a stage on `on_device`, without an executor: how many inputs were acknowledged after the method began,

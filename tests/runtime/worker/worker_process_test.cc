@@ -191,9 +191,13 @@ TEST_CASE("worker process: jobs flow through two workers, consumers told first",
   const Event transfer = source.wait([](const Event& event) { return event.has_transfer(); }, kJobs - 1);
   CHECK(transfer.transfer().bytes() == 3000000);
   CHECK(transfer.transfer().pooled());
+  REQUIRE(transfer.edges_size() == 1);
+  CHECK(transfer.edges(0).slots_in_use() == 0);
+  const Event last = sink.end("job" + std::to_string(kJobs - 1));
+  REQUIRE(last.edges_size() == 1);
+  CHECK(last.edges(0).bytes_read() == kJobs * 3000000);
   sink.wait([](const Event& event) {
-    return event.has_heartbeat() && event.heartbeat().edges_size() == 1 &&
-           event.heartbeat().edges(0).bytes_read() == kJobs * 3000000;
+    return event.has_heartbeat() && event.edges_size() == 1 && event.edges(0).bytes_read() == kJobs * 3000000;
   });
   sink.shutdown();
   source.shutdown();
@@ -236,11 +240,11 @@ TEST_CASE("worker process: the supervisor can discard what no command will take"
   discard.mutable_discard_refs()->set_request_id(77);
   discard.mutable_discard_refs()->set_reason("cancelled");
   sink.send(discard);
-  sink.wait([](const Event& event) { return event.has_refs_discarded() && event.refs_discarded().request_id() == 77; });
-  sink.wait([](const Event& event) {
-    return event.has_heartbeat() && event.heartbeat().edges_size() == 1 &&
-           event.heartbeat().edges(0).discarded().count("cancelled") == 1;
-  });
+  const Event answer = sink.wait(
+      [](const Event& event) { return event.has_refs_discarded() && event.refs_discarded().request_id() == 77; });
+  REQUIRE(answer.edges_size() == 1);
+  REQUIRE(answer.edges(0).discarded().count("cancelled") == 1);
+  CHECK(answer.edges(0).discarded().at("cancelled") == 1);
 }
 
 TEST_CASE("worker process: a producer's death fails its consumer, which serves the next epoch", "[worker][process]") {
