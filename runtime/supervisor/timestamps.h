@@ -23,6 +23,9 @@ inline double toSeconds(Clock::WallTime time) { return std::chrono::duration<dou
 inline double toSeconds(const google::protobuf::Timestamp& time) {
   return static_cast<double>(time.seconds()) + time.nanos() * 1e-9;
 }
+inline double toSeconds(const google::protobuf::Duration& duration) {
+  return static_cast<double>(duration.seconds()) + duration.nanos() * 1e-9;
+}
 
 inline google::protobuf::Duration toDuration(Clock::Duration duration) {
   google::protobuf::Duration proto;

@@ -63,14 +63,6 @@ std::string formatTime(const google::protobuf::Timestamp& time) {
 
 std::string statusCodeName(int code) { return absl::StatusCodeToString(static_cast<absl::StatusCode>(code)); }
 
-double toSeconds(const google::protobuf::Duration& duration) {
-  return static_cast<double>(duration.seconds()) + duration.nanos() * 1e-9;
-}
-
-double toSeconds(const google::protobuf::Timestamp& time) {
-  return static_cast<double>(time.seconds()) + time.nanos() * 1e-9;
-}
-
 google::protobuf::Duration toDuration(std::chrono::milliseconds duration) {
   google::protobuf::Duration made;
   made.set_seconds(duration.count() / 1000);

@@ -11,6 +11,7 @@
 
 #include "proto/api.pb.h"
 #include "runtime/supervisor/state_name.h"
+#include "runtime/supervisor/timestamps.h"
 
 // Values as people and programs read them.
 namespace latentd::ctl {
@@ -22,8 +23,7 @@ std::string formatTime(const google::protobuf::Timestamp& time);  // local, "202
 using supervisor::stateName;                                      // "running", "warming up"
 std::string statusCodeName(int code);                             // "UNAVAILABLE"
 
-double toSeconds(const google::protobuf::Duration& duration);
-double toSeconds(const google::protobuf::Timestamp& time);
+using supervisor::toSeconds;  // of the protocol's durations, and of its times since the epoch
 google::protobuf::Duration toDuration(std::chrono::milliseconds duration);
 // Since the epoch.
 double nowSeconds();
