@@ -12,19 +12,8 @@ namespace latentd::stages::testing {
 
 namespace fs = std::filesystem;
 
-TempCheckpoint::TempCheckpoint() {
-  std::string name = (fs::temp_directory_path() / "latentd-XXXXXX").string();
-  REQUIRE(::mkdtemp(name.data()) != nullptr);
-  path_ = name;
-}
-
-TempCheckpoint::~TempCheckpoint() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
 std::string TempCheckpoint::write(const std::string& name, const std::string& bytes) const {
-  const fs::path file = fs::path(path_) / name;
+  const fs::path file = fs::path(path()) / name;
   fs::create_directories(file.parent_path());
   std::ofstream out(file, std::ios::binary);
   out << bytes;
@@ -38,10 +27,10 @@ std::string TempCheckpoint::writeSafetensors(const std::string& name, const std:
 }
 
 void TempCheckpoint::copy(const std::string& source) const {
-  fs::copy(source, fs::path(path_) / fs::path(source).filename(), fs::copy_options::recursive);
+  fs::copy(source, fs::path(path()) / fs::path(source).filename(), fs::copy_options::recursive);
 }
 
-void TempCheckpoint::remove(const std::string& name) const { REQUIRE(fs::remove_all(fs::path(path_) / name) > 0); }
+void TempCheckpoint::remove(const std::string& name) const { REQUIRE(fs::remove_all(fs::path(path()) / name) > 0); }
 
 std::string safetensorsBytes(const std::string& header, const std::string& data) {
   const uint64_t length = header.size();

@@ -3,17 +3,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temp_dir.h"
+
 namespace latentd::stages::testing {
 
 // A folder for one test's files, removed at the end. Owner: the test.
 class TempCheckpoint {
  public:
-  TempCheckpoint();
-  ~TempCheckpoint();
-  TempCheckpoint(const TempCheckpoint&) = delete;
-  TempCheckpoint& operator=(const TempCheckpoint&) = delete;
-
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return folder_.path(); }
   // Both return the path of the file written; `name` may have folders.
   std::string write(const std::string& name, const std::string& bytes) const;
   std::string writeSafetensors(const std::string& name, const std::string& header, const std::string& data) const;
@@ -22,7 +19,7 @@ class TempCheckpoint {
   void remove(const std::string& name) const;
 
  private:
-  std::string path_;
+  const latentd::testing::TempDir folder_;
 };
 
 // The bytes of a safetensors file with this header and data.

@@ -1,8 +1,5 @@
 // Two ranks of a group that exchange tensors, each with an executor of its own.
-#include <stdlib.h>
-
 #include <atomic>
-#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -11,6 +8,7 @@
 #include "runtime/base/step_gate.h"
 #include "runtime/worker/stage_executor.h"
 #include "tests/runtime/worker/fakes.h"
+#include "tests/support/temp_dir.h"
 
 namespace latentd::worker {
 namespace {
@@ -92,13 +90,8 @@ class RankOfTwo {
 
 struct GroupOfTwo {
   explicit GroupOfTwo(const Method& method) {
-    REQUIRE(::mkdtemp(folder.data()) != nullptr);
     for (uint32_t rank = 0; rank < kRanks; ++rank)
-      ranks.push_back(std::make_unique<RankOfTwo>(Rank(rank), gate, folder + "/store", method));
-  }
-  ~GroupOfTwo() {
-    ranks.clear();
-    std::filesystem::remove_all(folder);
+      ranks.push_back(std::make_unique<RankOfTwo>(Rank(rank), gate, folder.file("store"), method));
   }
   void submit(const std::string& job) {
     for (const auto& rank : ranks)
@@ -112,7 +105,7 @@ struct GroupOfTwo {
       CHECK(rank->end("next").has_done());
   }
 
-  std::string folder = "/tmp/ldgXXXXXX";
+  const latentd::testing::TempDir folder;
   const ShmRegion gate = StepGate::createRegion().value();
   uint64_t sequence = 0;
   std::vector<std::unique_ptr<RankOfTwo>> ranks;

@@ -19,12 +19,6 @@ std::string workerBinary() {
   return (here / "../../../tools/latent-worker").lexically_normal().string();
 }
 
-std::string makeDirectory() {
-  char path[] = "/tmp/ltdw-XXXXXX";
-  REQUIRE(::mkdtemp(path) != nullptr);
-  return path;
-}
-
 std::vector<std::string> environment() {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable)
@@ -117,9 +111,9 @@ void ScriptedWorker::shutdown(uint32_t grace_ms) {
 
 // ---- all of them --------------------------------------------------------------------------------------------
 
-ScriptedSupervisor::ScriptedSupervisor() : directory_(makeDirectory()), service_(*this), spawner_(environment()) {
+ScriptedSupervisor::ScriptedSupervisor() : service_(*this), spawner_(environment()) {
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("unix:" + directory_ + "/control.sock", grpc::InsecureServerCredentials());
+  builder.AddListeningPort("unix:" + directory_.file("control.sock"), grpc::InsecureServerCredentials());
   builder.RegisterService(&service_);
   server_ = builder.BuildAndStart();
   REQUIRE(server_ != nullptr);
@@ -132,7 +126,6 @@ ScriptedSupervisor::~ScriptedSupervisor() {
       worker->process = ChildProcess();  // kills and reaps
   }
   stopServer();
-  std::filesystem::remove_all(directory_);
 }
 
 void ScriptedSupervisor::stopServer() {
@@ -180,7 +173,7 @@ ScriptedWorker& ScriptedSupervisor::start(const WorkerScript& script) {
   worker.lifeline = std::move(ours);
   ChildSpec spec;
   spec.executable = workerBinary();
-  spec.arguments = {"--control",     "unix:" + directory_ + "/control.sock",
+  spec.arguments = {"--control",     "unix:" + directory_.file("control.sock"),
                     "--group",       script.group,
                     "--rank",        std::to_string(script.rank),
                     "--epoch",       std::to_string(script.epoch),
@@ -226,7 +219,7 @@ internal::v1::ChannelSpec channelBetween(const ScriptedWorker& producer, const S
 
 void ScriptedSupervisor::connect(ScriptedWorker& producer, ScriptedWorker& consumer, uint32_t channel_id) {
   const internal::v1::ChannelSpec spec = channelBetween(producer, consumer, channel_id);
-  const std::string path = directory_ + "/edge" + std::to_string(channel_id);
+  const std::string path = directory_.file("edge" + std::to_string(channel_id));
   const auto ready = [&](const auto& event) {
     return event.has_edge_ready() && event.edge_ready().channel_id() == channel_id;
   };

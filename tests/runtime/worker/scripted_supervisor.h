@@ -13,6 +13,7 @@
 #include "runtime/base/step_gate.h"
 #include "runtime/base/unix_socket.h"
 #include "tests/runtime/worker/fakes.h"
+#include "tests/support/temp_dir.h"
 
 // The supervisor's side of worker.proto, driven by a test line by line, over real latent-worker processes.
 namespace latentd::worker {
@@ -81,7 +82,7 @@ class ScriptedSupervisor {
   void connect(ScriptedWorker& producer, ScriptedWorker& consumer, uint32_t channel_id);
   // Ends all streams, as a supervisor that exits does.
   void stopServer();
-  const std::string& directory() const { return directory_; }
+  const std::string& directory() const { return directory_.path(); }
 
  private:
   class Service final : public internal::v1::WorkerControl::Service {
@@ -95,7 +96,7 @@ class ScriptedSupervisor {
 
   ScriptedWorker* find(const internal::v1::Register& registration, uint64_t epoch);
 
-  std::string directory_;
+  const testing::TempDir directory_;
   Service service_;
   std::unique_ptr<grpc::Server> server_;
   Mutex mutex_;
