@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <absl/synchronization/mutex.h>
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -115,6 +116,8 @@ int run(int argc, char** argv) {
   if (!arguments.preflight.empty()) {
     finish(worker::answerPreflight(registry, arguments.preflight[0], arguments.preflight[1]));
   }
+  // As latentd does.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const worker::WorkerExit exit = worker::Worker(std::move(arguments.options), registry).run();
   leave(exit);
 }

@@ -6,6 +6,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <absl/synchronization/mutex.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
@@ -371,6 +372,8 @@ int run(int argc, char** argv) {
       {.level = topology->log.level, .json = topology->log.format == config::LogFormat::kJson, .process = "latentd"});
   if (!logging.ok()) return fail(Exit::kUsage, annotate(logging, "--log-level"));
 
+  // Distributions build abseil with it, and then gRPC enters its every lock into one graph.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   api::routeRpcLogs();
   SignalWatch::block();
   if (const Status raised = raiseOpenFilesLimit(*topology); !raised.ok()) {
