@@ -187,7 +187,11 @@ StatusOr<std::unique_ptr<Output>> SpoolOutputFactory::open(const JobId& job, con
   LATENTD_ASSIGN_OR_RETURN(OutputTask::Backend backend, traits.raw ? makeRawBackend(*traits.raw, spec, *ring, file)
                                                                    : startEncoder(traits.extension, spec, *ring, file));
   const uint64_t id = next_ring_id_.fetch_add(1);
-  OutputTask::Deps deps{loop_thread_.loop(), *spool_, options_.encode_deadline, [this] { armExpiry(); },
+  OutputTask::Deps deps{loop_thread_.loop(),
+                        raw_threads_,
+                        *spool_,
+                        options_.encode_deadline,
+                        [this] { armExpiry(); },
                         [this, id] { loop_thread_.loop().post([this, id] { running_.erase(id); }); }};
   auto ended = std::make_shared<std::atomic<bool>>(false);
   Done told = [ended, done = std::move(done)](StatusOr<OutputResult> result) {

@@ -14,6 +14,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/media/output.h"
 #include "runtime/media/output_task.h"
+#include "runtime/media/raw_threads.h"
 #include "runtime/media/spool.h"
 
 namespace latentd::media {
@@ -38,7 +39,7 @@ class SpoolOutputFactory final : public OutputFactory {
   StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters& parameters, Done done) override;
   void remove(const JobId& job) override;
 
-  // Outputs whose thread or process still lives.
+  // Outputs whose thread or process still works.
   uint64_t running() const { return gate_.inFlight(); }
   // Of finished results in the spool.
   uint64_t spoolBytes() const { return spool_->bytes(); }
@@ -69,7 +70,8 @@ class SpoolOutputFactory final : public OutputFactory {
   std::unique_ptr<EncoderProcess> probe_;
   std::map<uint64_t, Running> running_;
   std::optional<EventLoop::TimerId> expiry_;
-  LoopThread loop_thread_;  // last: it uses all of the above
+  LoopThread loop_thread_;  // it uses all of the above
+  RawThreads raw_threads_;  // last: to post to the loop is what they do last
 };
 
 }  // namespace latentd::media

@@ -1,7 +1,6 @@
 #include "runtime/media/output_task.h"
 
-#include <pthread.h>
-
+#include <memory>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -17,22 +16,18 @@ Status emptyRing(OutputTask::RawBackend backend) { return pumpFrames(backend.rea
 OutputTask::OutputTask(Deps deps, std::shared_ptr<FrameRing> ring, SpoolFile file, OutputFactory::Done done)
     : deps_(std::move(deps)), ring_(std::move(ring)), file_(std::move(file)), done_(std::move(done)) {}
 
-OutputTask::~OutputTask() {
-  if (thread_.joinable()) thread_.join();
-}
-
 void OutputTask::run(Backend backend) {
   if (auto* encoder = std::get_if<std::unique_ptr<EncoderProcess>>(&backend)) return runEncoder(std::move(*encoder));
   runRaw(std::get<RawBackend>(std::move(backend)));
 }
 
 void OutputTask::runRaw(RawBackend backend) {
-  thread_ = std::thread([this, backend = std::move(backend)]() mutable {
-    const Status status = emptyRing(std::move(backend));
-    // The loop outlives the task, and the task this thread.
+  const auto shared = std::make_shared<RawBackend>(std::move(backend));  // a task can be copied
+  deps_.threads.run([this, shared] {
+    const Status status = emptyRing(std::move(*shared));
+    // The task lives until then, the loop for longer.
     LATENTD_CHECK(deps_.loop.post([this, status] { onBackendEnded(status); }), "the media loop runs");
   });
-  pthread_setname_np(thread_.native_handle(), "raw-output");
 }
 
 void OutputTask::runEncoder(std::unique_ptr<EncoderProcess> encoder) {

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <variant>
 
 #include "runtime/base/event_loop.h"
@@ -13,6 +12,7 @@
 #include "runtime/media/frame_ring.h"
 #include "runtime/media/frame_writer.h"
 #include "runtime/media/output.h"
+#include "runtime/media/raw_threads.h"
 #include "runtime/media/raw_writer.h"
 #include "runtime/media/spool.h"
 
@@ -43,6 +43,7 @@ class OutputTask {
  public:
   struct Deps {
     EventLoop& loop;
+    RawThreads& threads;
     Spool& spool;
     std::chrono::milliseconds encode_deadline;
     std::function<void()> on_committed;  // a new result is in the spool
@@ -58,7 +59,6 @@ class OutputTask {
   OutputTask(Deps deps, std::shared_ptr<FrameRing> ring, SpoolFile file, OutputFactory::Done done);
   OutputTask(const OutputTask&) = delete;
   OutputTask& operator=(const OutputTask&) = delete;
-  ~OutputTask();
 
   // Once.
   void run(Backend backend);
@@ -82,7 +82,6 @@ class OutputTask {
   bool backend_ended_ = false;
   std::optional<EventLoop::TimerId> deadline_;
   std::unique_ptr<EncoderProcess> encoder_;
-  std::thread thread_;  // of a raw format; joined from the loop once it has nothing left to do
 };
 
 }  // namespace latentd::media
