@@ -4,12 +4,9 @@
 #include <string>
 #include <utility>
 
-#include <ATen/ops/from_blob.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/accumulate.h>
 
-#include "mesh/shared_regions.h"
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
 
@@ -17,8 +14,8 @@ namespace latentd::mesh {
 namespace {
 
 constexpr size_t kSetsMax = DirectScatter::kTargetsMax / kHeadTags.size();
-// What vector instructions like.
-constexpr uint64_t kAlignment = 64;
+// As a region's.
+constexpr uint64_t kAlignment = 256;
 
 // As the flight recorder shows it.
 const char* kindOf(HeadTag tag) {
@@ -47,42 +44,46 @@ uint64_t targetBytes(const HeadShare& share) {
 // A scatter whose copies are made. Owner: a Pending, which the process group outlives.
 class DirectScatter::Written final : public Communicator::Work {
  public:
-  Written(DirectScatter& scatter, uint32_t round) : scatter_(scatter), round_(round) {}
+  Written(DirectScatter& scatter, at::Tensor source, uint32_t round)
+      : scatter_(scatter), source_(std::move(source)), round_(round) {}
   void wait() override { scatter_.finishRound(round_); }
 
  private:
   DirectScatter& scatter_;
+  at::Tensor source_;  // until the model's stream is after the copies of it
   uint32_t round_;
 };
 
 StatusOr<std::unique_ptr<DirectScatter>> DirectScatter::make(ProcessGroup& group) {
-  const uint64_t bytes = RoundFlags::pageBytes(group.members().size());
-  LATENTD_ASSIGN_OR_RETURN(std::vector<ShmRegion> pages,
-                           shareRegions(group, "latentd-ulysses-flags", bytes, RoundFlags::initialize));
-  StatusOr<RoundFlags> flags = RoundFlags::make(static_cast<size_t>(group.rank()), group.members(), std::move(pages));
-  LATENTD_RETURN_IF_ERROR(agree(group, flags.status()));
-  return std::unique_ptr<DirectScatter>(new DirectScatter(group, *std::move(flags)));
+  LATENTD_ASSIGN_OR_RETURN(std::unique_ptr<ScatterMemory> memory, ScatterMemory::make(group));
+  return std::unique_ptr<DirectScatter>(new DirectScatter(group, std::move(memory)));
 }
 
-DirectScatter::~DirectScatter() { flags_.leave(); }
+DirectScatter::~DirectScatter() {
+  std::vector<std::vector<at::Tensor>> regions;
+  for (TargetSet& set : sets_)
+    regions.push_back(std::move(set.regions));
+  sets_.clear();
+  memory_->close(std::move(regions));
+}
 
 Status DirectScatter::allocate(TargetSet& set) {
   const uint64_t bytes = targetBytes(set.share);
-  LATENTD_ASSIGN_OR_RETURN(
-      std::vector<ShmRegion> regions,
-      shareRegions(group_, "latentd-ulysses-targets", bytes * kHeadTags.size(), [](const ShmRegion&) {}));
+  LATENTD_ASSIGN_OR_RETURN(set.regions, memory_->share(bytes * kHeadTags.size()));
   const std::vector<int64_t> shape = targetShape(set.share, group_.size());
-  // Written to in inference mode and out of it.
-  const c10::InferenceMode plain(false);
-  for (ShmRegion& region : regions) {
-    const auto shared = std::make_shared<ShmRegion>(std::move(region));
+  const int64_t used = c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(set.share.dtype));
+  for (const at::Tensor& region : set.regions) {
     Targets& targets = set.of_rank.emplace_back();
-    for (size_t tag = 0; tag < targets.size(); ++tag) {
-      targets[tag] = at::from_blob(
-          shared->data() + tag * bytes, shape, [shared](void*) {}, at::TensorOptions(set.share.dtype));
-    }
+    for (size_t tag = 0; tag < targets.size(); ++tag)
+      targets[tag] = region.narrow(0, static_cast<int64_t>(tag * bytes), used).view(set.share.dtype).view(shape);
   }
   return absl::OkStatus();
+}
+
+void DirectScatter::retireOldest() {
+  std::vector<at::Tensor> regions = std::move(sets_.back().regions);
+  sets_.pop_back();
+  if (!regions.empty()) memory_->retire(std::move(regions));
 }
 
 DirectScatter::TargetSet& DirectScatter::targetsOf(const HeadShare& share) {
@@ -92,7 +93,7 @@ DirectScatter::TargetSet& DirectScatter::targetsOf(const HeadShare& share) {
     return sets_.front();
   }
   // Rounds that are over are so on all ranks: nobody writes into what goes here [M12].
-  if (sets_.size() == kSetsMax) sets_.pop_back();
+  if (sets_.size() == kSetsMax) retireOldest();
   TargetSet& set = sets_.emplace_front();
   set.share = share;
   set.refused = allocate(set);
@@ -103,7 +104,7 @@ DirectScatter::TargetSet& DirectScatter::targetsOf(const HeadShare& share) {
 Status DirectScatter::begin(const HeadShare& share) {
   LATENTD_RETURN_IF_ERROR(targetsOf(share).refused);
   ++round_;
-  flags_.announce(RoundFlags::Mark::kFree, round_);
+  memory_->beginRound(round_);
   return absl::OkStatus();
 }
 
@@ -117,22 +118,22 @@ Pending DirectScatter::submit(HeadTag tag, const at::Tensor& x) {
   const int rank = group_.rank();
   const uint64_t bytes = x.nbytes() / ranks * (ranks - 1);
   return group_.carry(kindOf(tag), x, bytes, [&] {
-    flags_.await(RoundFlags::Mark::kFree, round_);
+    const at::Tensor from = memory_->copyable(x);
+    memory_->beginCopies(round_);
     const int64_t rows = x.size(1);
     const int64_t heads = x.size(2) / ranks;
     for (int i = 1; i <= ranks; ++i) {  // ranks begin at different peers
       const int peer = (rank + i) % ranks;
       const at::Tensor& target = set.of_rank[peer][static_cast<size_t>(tag)];
-      target.narrow(1, rank * rows, rows).copy_(x.narrow(2, peer * heads, heads));
+      memory_->copy(target.narrow(1, rank * rows, rows), from.narrow(2, peer * heads, heads));
     }
-    return std::make_unique<Written>(*this, round_);
+    return std::make_unique<Written>(*this, from, round_);
   });
 }
 
 void DirectScatter::finishRound(uint32_t round) {
   if (finished_ == round) return;
-  flags_.announce(RoundFlags::Mark::kWritten, round);
-  flags_.await(RoundFlags::Mark::kWritten, round);
+  memory_->finishRound(round);
   finished_ = round;
 }
 

@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "mesh/process_group.h"
-#include "mesh/round_flags.h"
+#include "mesh/scatter_memory.h"
 #include "runtime/base/status.h"
 
 namespace latentd::mesh {
@@ -30,13 +30,13 @@ struct HeadShare {
 // Ulysses' scatter by direct writes: each rank copies its rows of a peer's heads from where they are to where the peer
 // reads them, and nothing is packed or unpacked. Targets have their final layout, [B, S_local * size, H / size, D], and
 // are kept: one for each tag and share. Ranks write into each other's by rounds, one for the scatters that share a
-// hand-shake (RoundFlags): of an attention's Q, K and V.
+// hand-shake: of an attention's Q, K and V. What memory that is, and who waits, is ScatterMemory's.
 //
 //   begin(share)        all ranks; once its targets are there, without a message
 //   submit(tag, x)      copies at once; each tag at most once
 //   target(tag)         the result, once any of the submitted was waited for, until the next begin()
 //
-// Ranks on CPUs of one host, in shared memory. Owner: a HeadScatter; the process group outlives it. Thread: one; end()
+// Ranks of one host. Owner: a HeadScatter; the process group outlives it. Thread: one; end()
 // from any. States: open -> ended. Failure: begin() returns why a share has no targets, which is the same on all ranks
 // and before anything is moved; what fails inside a round ends the mesh, as any operation of the group does.
 class DirectScatter {
@@ -56,26 +56,29 @@ class DirectScatter {
   const at::Tensor& target(HeadTag tag) const;
 
   // Whoever waits for a round, here or on a peer, is told.
-  void end() noexcept { flags_.end(); }
+  void end() noexcept { memory_->end(); }
 
  private:
-  using Targets = std::array<at::Tensor, kHeadTags.size()>;  // by tag; the last of them unmaps its memory
+  using Targets = std::array<at::Tensor, kHeadTags.size()>;  // by tag
   // Of one share.
   struct TargetSet {
     HeadShare share;
-    std::vector<Targets> of_rank;  // this one's own among them; none: `refused` says why
+    std::vector<at::Tensor> regions;  // by rank, this one's own among them; none: `refused` says why
+    std::vector<Targets> of_rank;     // in the regions
     Status refused;
   };
   class Written;
-  DirectScatter(ProcessGroup& group, RoundFlags flags) : group_(group), flags_(std::move(flags)) {}
+  DirectScatter(ProcessGroup& group, std::unique_ptr<ScatterMemory> memory)
+      : group_(group), memory_(std::move(memory)) {}
 
   // In front of the list.
   TargetSet& targetsOf(const HeadShare& share);
   Status allocate(TargetSet& set);
+  void retireOldest();
   void finishRound(uint32_t round);
 
   ProcessGroup& group_;
-  RoundFlags flags_;
+  std::unique_ptr<ScatterMemory> memory_;
   std::list<TargetSet> sets_;  // the one used last in front
   uint32_t round_ = 0;
   uint32_t finished_ = 0;  // the last round whose results are here

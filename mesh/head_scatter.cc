@@ -29,7 +29,7 @@ void HeadScatter::begin(at::IntArrayRef share, at::ScalarType dtype) {
   const Status divides = checkHeads(share[2], group_.size());
   TORCH_CHECK_VALUE(divides.ok(), messageOf(divides));
   if (!settled_) settle();
-  if (!unshared_.ok() && transport_ == ScatterTransport::kShm)
+  if (!unshared_.ok() && transport_ == ScatterTransport::kDirect)
     throw CommunicationError(annotate(unshared_, "ranks cannot write into each other's memory"));
   obstacle_ = active_ != nullptr ? active_->begin({share.vec(), dtype}) : unshared_;
   by_direct_ = active_ != nullptr && obstacle_.ok();

@@ -15,9 +15,9 @@ namespace latentd::mesh {
 
 // How the ranks of an ulysses group scatter heads.
 enum class ScatterTransport {
-  kC10d,           // by the group's all-to-all
-  kShm,            // by direct writes into shared memory: ranks on CPUs
-  kShmIfPossible,  // else by the group's all-to-all, with a line in the log
+  kC10d,              // by the group's all-to-all
+  kDirect,            // by direct writes into each other's memory
+  kDirectIfPossible,  // else by the group's all-to-all, with a line in the log
 };
 
 // The scatters of Q, K and V of one attention after the other, whatever carries them. What can is found out at the

@@ -25,10 +25,6 @@ Status checkOptions(const Mesh::Options& options, const DeviceMesh& shape) {
     return absl::InvalidArgumentError("rank " + std::to_string(options.rank.value) + " is none of a mesh of " +
                                       std::to_string(shape.worldSize()) + " ranks");
   }
-  if (options.ulysses != ScatterTransport::kC10d && !options.device.is_cpu()) {
-    return absl::InvalidArgumentError("shared memory connects ranks on CPUs, and the device is " +
-                                      options.device.str() + ": scatter heads by c10d");
-  }
   if (options.backend == CommunicationBackend::kNccl && !options.device.is_cuda()) {
     return absl::InvalidArgumentError("NCCL connects GPUs, and the device is " + options.device.str() + ": use gloo");
   }
@@ -122,9 +118,10 @@ StatusOr<std::unique_ptr<Mesh>> Mesh::make(Options options) {
   state.recorder = std::move(options.recorder);
   state.end.emplace(options.rendezvous_file + ".cause");
   state.end->onEnd([&groups = state.groups, &scatter = state.scatter] {
+    // First: NCCL ends its operations only once the device comes to them.
+    if (scatter) scatter->end();
     for (ProcessGroup& group : groups)
       group.abort();
-    if (scatter) scatter->end();
   });
   // NCCL's operations are waited for by streams, and c10d has a watchdog of them.
   if (options.backend == CommunicationBackend::kGloo) state.watch.emplace();

@@ -219,6 +219,10 @@ const std::vector<Rank>& ProcessGroup::members() const {
   return state_ ? state_->members : kNone;
 }
 
+at::Device ProcessGroup::device() const { return state_->context.device; }
+
+std::chrono::milliseconds ProcessGroup::timeout() const { return state_->context.timeout; }
+
 Pending ProcessGroup::allGather(at::Tensor output, at::Tensor input) {
   requireDense(output);
   requireDense(input);
@@ -303,6 +307,11 @@ uint64_t ProcessGroup::submitted() const { return state_ ? state_->submitted.loa
 
 void ProcessGroup::abort() noexcept {
   if (state_) state_->communicator->abort();
+}
+
+void ProcessGroup::fail(const Status& cause) noexcept {
+  const std::string who = "rank " + std::to_string(state_->context.rank.value) + ", group " + state_->name;
+  (void)state_->context.end->end(annotate(cause, who));
 }
 
 }  // namespace latentd::mesh

@@ -74,6 +74,9 @@ class ProcessGroup {
   int size() const;
   // Their ranks in the mesh, by their rank in here; none for one that is alone.
   const std::vector<Rank>& members() const;
+  // Of the tensors that it carries. Of several ranks.
+  at::Device device() const;
+  std::chrono::milliseconds timeout() const;
 
   // output: [size * D0, ...] for input [D0, ...], rank-major. Gives (size - 1) * bytes of the input.
   Pending allGather(at::Tensor output, at::Tensor input);
@@ -102,6 +105,8 @@ class ProcessGroup {
 
   // Closes the connections. Thread: any.
   void abort() noexcept;
+  // Ends the mesh, for something that carry() started and nobody waits for on the host. Thread: any.
+  void fail(const Status& cause) noexcept;
 
  private:
   friend class Pending;

@@ -4,8 +4,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -38,8 +40,9 @@ struct alignas(kCacheLine) RoundFlags::Flags {
 };
 
 struct alignas(kCacheLine) RoundFlags::Page {
-  std::atomic<uint32_t> events = 0;  // changes after each change of a flag: what the owner sleeps on
-  std::atomic<uint32_t> ended = 0;   // the owner itself
+  std::atomic<uint32_t> events = 0;   // changes after each change of a flag: what the owner sleeps on
+  std::atomic<uint32_t> ended = 0;    // the owner itself
+  std::atomic<uint32_t> reached = 0;  // by the owner's device
   pid_t owner = 0;
 
   Flags* flags() { return reinterpret_cast<Flags*>(this + 1); }
@@ -96,18 +99,19 @@ bool RoundFlags::anyBehind(Mark mark, uint32_t round) const {
   return false;
 }
 
-void RoundFlags::requireAlive(Mark mark, uint32_t round) const {
-  if (page(rank_).ended.load(std::memory_order_acquire) != 0) throw std::runtime_error("this rank has ended");
+Status RoundFlags::trouble(Mark mark, uint32_t round) const {
+  if (page(rank_).ended.load(std::memory_order_acquire) != 0) return absl::UnavailableError("this rank has ended");
   for (size_t peer = 0; peer < members_.size(); ++peer) {
     if (peer == rank_) continue;
     // In this order: what a process wrote before it died is there once it has.
     const bool died = hasDied(processes_[peer]);
     const Presence presence = from(peer).presence.load(std::memory_order_acquire);
     const std::string name = "rank " + std::to_string(members_[peer].value);
-    if (presence == Presence::kEnded) throw std::runtime_error(name + " has ended");
-    if (presence == Presence::kHere && died) throw std::runtime_error(name + " has died");
-    if (presence == Presence::kLeft && behind(peer, mark, round)) throw std::runtime_error(name + " has left");
+    if (presence == Presence::kEnded) return absl::UnavailableError(name + " has ended");
+    if (presence == Presence::kHere && died) return absl::UnavailableError(name + " has died");
+    if (presence == Presence::kLeft && behind(peer, mark, round)) return absl::UnavailableError(name + " has left");
   }
+  return absl::OkStatus();
 }
 
 void RoundFlags::await(Mark mark, uint32_t round) {
@@ -116,8 +120,25 @@ void RoundFlags::await(Mark mark, uint32_t round) {
     // Before the flags are looked at: a change after the look is a change of this.
     const uint32_t seen = events.load(std::memory_order_acquire);
     if (!anyBehind(mark, round)) return;
-    requireAlive(mark, round);
+    if (const Status vain = trouble(mark, round); !vain.ok()) throw std::runtime_error(messageOf(vain));
     futexWait(events, seen, std::chrono::steady_clock::now() + kLook);
+  }
+}
+
+size_t RoundFlags::offsetOf(size_t from, Mark mark) {
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a device writes a flag as a word");
+  return sizeof(Page) + from * sizeof(Flags) + (mark == Mark::kFree ? offsetof(Flags, free) : offsetof(Flags, written));
+}
+
+size_t RoundFlags::reachedOffset() { return offsetof(Page, reached); }
+
+uint32_t RoundFlags::reached() const { return page(rank_).reached.load(std::memory_order_acquire); }
+
+void RoundFlags::pass(uint32_t round) noexcept {
+  for (size_t peer = 0; peer < members_.size(); ++peer) {
+    Flags& flags = page(rank_).flags()[peer];
+    flags.free.store(round, std::memory_order_release);
+    flags.written.store(round, std::memory_order_release);
   }
 }
 
@@ -137,6 +158,24 @@ void RoundFlags::end() noexcept {
 
 void RoundFlags::leave() noexcept {
   if (page(rank_).ended.load(std::memory_order_acquire) == 0) tellPeers(Presence::kLeft);
+}
+
+bool RoundFlags::anyHere() const {
+  for (size_t peer = 0; peer < members_.size(); ++peer) {
+    if (peer == rank_ || from(peer).presence.load(std::memory_order_acquire) != Presence::kHere) continue;
+    if (!hasDied(processes_[peer])) return true;
+  }
+  return false;
+}
+
+void RoundFlags::awaitLeaving(std::chrono::steady_clock::time_point deadline) {
+  std::atomic<uint32_t>& events = page(rank_).events;
+  while (true) {
+    const uint32_t seen = events.load(std::memory_order_acquire);
+    const auto now = std::chrono::steady_clock::now();
+    if (!anyHere() || now >= deadline) return;
+    futexWait(events, seen, std::min(deadline, now + kLook));
+  }
 }
 
 }  // namespace latentd::mesh

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -22,10 +23,11 @@ namespace latentd::mesh {
 //   await(kWritten, n)      so I may read what I was given in round n
 //
 // Rounds count from 1; they may pass 2^32. A flag is stored with release and loaded with acquire, which orders what the
-// ranks do with the memory in between [M10].
-// Owner: a DirectScatter. Thread: one; end() from any. States: open -> ended. Failure: await() throws
-// std::runtime_error where this rank has ended, and naming a peer that has ended, that died, or that left before it
-// announced what is awaited. It has no deadline of its own: whoever has one ends it.
+// ranks do with the memory in between [M10]. Devices raise and await the same flags in their streams' turns: words()
+// are where they are.
+// Owner: a ScatterMemory. Thread: one; end(), trouble(), reached() and pass() from any. States: open -> ended. Failure:
+// await() throws std::runtime_error where this rank has ended, and naming a peer that has ended, that died, or that
+// left before it announced what is awaited. It has no deadline of its own: whoever has one ends it.
 class RoundFlags {
  public:
   enum class Mark { kFree, kWritten };
@@ -39,10 +41,25 @@ class RoundFlags {
 
   void announce(Mark mark, uint32_t round);
   void await(Mark mark, uint32_t round);
+  // What somebody waits in vain for; OK while there is hope.
+  Status trouble(Mark mark, uint32_t round) const;
+
+  // For devices: the bytes of a rank's page, and where in them a flag is that `from` raises for the owner, or the word
+  // for reached().
+  const ShmRegion& pageOf(size_t rank) const { return pages_[rank]; }
+  static size_t offsetOf(size_t from, Mark mark);
+  static size_t reachedOffset();
+  // The last round that this rank's device says it is through with.
+  uint32_t reached() const;
+  // Raises what the peers do not, so that a device that waits for a round up to this one goes on.
+  void pass(uint32_t round) noexcept;
+
   // Whoever waits, here or on a peer, is told.
   void end() noexcept;
-  // This rank goes, and has announced all that it will.
+  // This rank goes, has announced all that it will, and has let go of what the peers share with it.
   void leave() noexcept;
+  // Until all peers have left, ended or died, or the deadline.
+  void awaitLeaving(std::chrono::steady_clock::time_point deadline);
 
  private:
   struct Page;
@@ -57,8 +74,7 @@ class RoundFlags {
   const Flags& from(size_t peer) const;
   bool behind(size_t peer, Mark mark, uint32_t round) const;
   bool anyBehind(Mark mark, uint32_t round) const;
-  // What somebody waits in vain for.
-  void requireAlive(Mark mark, uint32_t round) const;
+  bool anyHere() const;
 
   size_t rank_;
   std::vector<Rank> members_;

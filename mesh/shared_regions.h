@@ -9,12 +9,8 @@
 #include "runtime/base/shm_region.h"
 #include "runtime/base/status.h"
 
-// Memory that the ranks of a process group, on CPUs of one host, write into each other's. Whether there is any is the
-// same on all of them: each tells the others how its part went, in operations of the group.
+// Memory that the ranks of a process group, on one host, write into each other's.
 namespace latentd::mesh {
-
-// The first failure of any rank, by rank, naming it; the same on all. Throws CommunicationError.
-Status agree(ProcessGroup& group, const Status& mine);
 
 // Each rank makes a region of as many bytes and fills it before the others see it; result: by rank, this one's own
 // among them. Regions have no name and go with the last process that maps them. The same failure on all ranks, of

@@ -36,17 +36,20 @@ Status settleCommunication(GroupSpec& group) {
 }
 
 Status settleUlyssesTransport(GroupSpec& group) {
-  const bool on_cpu = group.devices.front().kind == Device::Kind::kCpu;
-  if (group.ulysses_transport == UlyssesTransport::kShm && !on_cpu) {
-    return absl::InvalidArgumentError("'shm' needs ranks on the CPU, and rank 0 is on " +
-                                      toString(group.devices.front()) + "; give c10d or auto");
-  }
-  if (group.ulysses_transport != UlyssesTransport::kAuto) {
-    group.ulysses_transport_reason = kToldCommunication;
+  const Device& first = group.devices.front();
+  const bool on_cpu = first.kind == Device::Kind::kCpu;
+  const UlyssesTransport direct = on_cpu ? UlyssesTransport::kShm : UlyssesTransport::kCudaIpc;
+  if (group.ulysses_transport == UlyssesTransport::kAuto) {
+    group.ulysses_transport = direct;
+    group.ulysses_transport_reason = on_cpu ? "its ranks are on the CPU" : "its ranks are on GPUs";
     return absl::OkStatus();
   }
-  group.ulysses_transport = on_cpu ? UlyssesTransport::kShm : UlyssesTransport::kC10d;
-  group.ulysses_transport_reason = on_cpu ? "its ranks are on the CPU" : "its ranks are on GPUs";
+  if (group.ulysses_transport != direct && group.ulysses_transport != UlyssesTransport::kC10d) {
+    return absl::InvalidArgumentError("'" + std::string(toString(group.ulysses_transport)) + "' needs ranks on " +
+                                      (on_cpu ? "GPUs" : "the CPU") + ", and rank 0 is on " + toString(first) +
+                                      "; give " + std::string(toString(direct)) + ", c10d or auto");
+  }
+  group.ulysses_transport_reason = kToldCommunication;
   return absl::OkStatus();
 }
 

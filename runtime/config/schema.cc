@@ -34,7 +34,9 @@ void store(Field& field, const Value& value) {
     field = word == "gloo" ? Communication::kGloo : word == "nccl" ? Communication::kNccl : Communication::kAuto;
   } else if constexpr (std::is_same_v<Field, UlyssesTransport>) {
     const std::string& word = std::get<std::string>(value);
-    field = word == "c10d" ? UlyssesTransport::kC10d : word == "shm" ? UlyssesTransport::kShm : UlyssesTransport::kAuto;
+    field = UlyssesTransport::kAuto;
+    for (const UlyssesTransport transport : kUlyssesTransports)
+      if (toString(transport) == word) field = transport;
   } else if constexpr (std::is_same_v<Field, LogFormat>) {
     field = std::get<std::string>(value) == "json" ? LogFormat::kJson : LogFormat::kText;
   } else if constexpr (std::is_integral_v<Field> && std::is_signed_v<Field>) {
@@ -204,9 +206,10 @@ void addGroupKeys(Keys& keys) {
        "GPU of its own, else gloo.",
        into([](const Target& t) -> auto& { return t.group->communication; })});
   keys.push_back(
-      {"groups[].ulysses_transport", choice({"auto", "c10d", "shm"}), "auto", "",
+      {"groups[].ulysses_transport", choice({"auto", "c10d", "shm", "cuda_ipc"}), "auto", "",
        "What carries the heads that ranks of parallel.ulysses scatter: c10d is the group's communication, shm "
-       "direct writes into each other's memory; auto takes shm for ranks on the CPU, else c10d.",
+       "and cuda_ipc are direct writes into each other's memory; auto takes shm for ranks on the CPU, cuda_ipc on "
+       "GPUs.",
        into([](const Target& t) -> auto& { return t.group->ulysses_transport; })});
   keys.push_back({"groups[].memory_max", bytes(kWorkerBytesMin, 64 * kTiB), "", "unlimited",
                   "Private memory that a rank may map, some 720MiB for libraries and stacks included; a job that needs "

@@ -43,6 +43,8 @@ std::string_view toString(UlyssesTransport transport) {
       return "c10d";
     case UlyssesTransport::kShm:
       return "shm";
+    case UlyssesTransport::kCudaIpc:
+      return "cuda_ipc";
   }
   return "";
 }

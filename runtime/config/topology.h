@@ -61,12 +61,14 @@ std::string_view toString(Communication communication);  // "auto", "gloo", "ncc
 
 // What carries the heads that ulysses ranks scatter.
 enum class UlyssesTransport {
-  kAuto,  // only while the file is read
-  kC10d,  // the group's communication
-  kShm,   // direct writes into each other's memory: ranks on the CPU
+  kAuto,     // only while the file is read
+  kC10d,     // the group's communication
+  kShm,      // direct writes into each other's memory: ranks on the CPU
+  kCudaIpc,  // the same: ranks on GPUs
 };
-inline constexpr std::array kUlyssesTransports{UlyssesTransport::kC10d, UlyssesTransport::kShm};
-std::string_view toString(UlyssesTransport transport);  // "auto", "c10d", "shm"
+inline constexpr std::array kUlyssesTransports{UlyssesTransport::kC10d, UlyssesTransport::kShm,
+                                               UlyssesTransport::kCudaIpc};
+std::string_view toString(UlyssesTransport transport);  // "auto", "c10d", "shm", "cuda_ipc"
 
 // The workers that run one stage together.
 struct GroupSpec {

@@ -56,4 +56,12 @@ PinnedRange::~PinnedRange() {
   if (data_ != nullptr) (void)cudaHostUnregister(data_);
 }
 
+StatusOr<std::byte*> PinnedRange::onDevice(DeviceIndex device) const {
+  const DeviceGuard guard(device);
+  void* address = nullptr;
+  LATENTD_CUDA_RETURN_IF_ERROR(cudaHostGetDevicePointer(&address, data_, 0),
+                               "addressing pinned memory from cuda:" + std::to_string(device.value));
+  return static_cast<std::byte*>(address);
+}
+
 }  // namespace latentd::cuda

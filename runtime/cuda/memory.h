@@ -84,6 +84,9 @@ class PinnedRange {
   }
   ~PinnedRange();
 
+  // Where the device finds it.
+  StatusOr<std::byte*> onDevice(DeviceIndex device) const;
+
  private:
   explicit PinnedRange(void* data) : data_(data) {}
 

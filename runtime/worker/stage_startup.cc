@@ -59,8 +59,9 @@ Status waitedInVain(const Status& status) {
 }
 
 mesh::ScatterTransport scatterTransport(const internal::v1::Communication& communication) {
-  if (communication.ulysses_transport() != "shm") return mesh::ScatterTransport::kC10d;
-  return communication.ulysses_required() ? mesh::ScatterTransport::kShm : mesh::ScatterTransport::kShmIfPossible;
+  const std::string& name = communication.ulysses_transport();
+  if (name != "shm" && name != "cuda_ipc") return mesh::ScatterTransport::kC10d;
+  return communication.ulysses_required() ? mesh::ScatterTransport::kDirect : mesh::ScatterTransport::kDirectIfPossible;
 }
 
 StatusOr<std::unique_ptr<mesh::Mesh>> makeMesh(const internal::v1::Load& load, DescriptorInbox& descriptors) {

@@ -102,7 +102,7 @@ TEST_CASE("rank scatters random shares", "[.][child]") {
 
 TEST_CASE("head scatter: direct writes give what the all-to-all gives, for more shares than are kept [M12]", "[mesh]") {
   testing::requireTopologies("rank scatters random shares", {{.ulysses = 2}, {.ulysses = 3}, {.ulysses = 4}},
-                             {.setup = "21", .ulysses = ScatterTransport::kShm});
+                             {.setup = "21", .ulysses = ScatterTransport::kDirect});
 }
 
 // What rank `from` gives in a round, of each tag.
@@ -142,7 +142,7 @@ TEST_CASE("rank reads slowly", "[.][child]") {
 }
 
 TEST_CASE("head scatter: nothing is read before it is there, nor overwritten before it was read [M10]", "[mesh]") {
-  Ranks("rank reads slowly", {.degrees = {.ulysses = 3}, .ulysses = ScatterTransport::kShm}).requireSuccess();
+  Ranks("rank reads slowly", {.degrees = {.ulysses = 3}, .ulysses = ScatterTransport::kDirect}).requireSuccess();
 }
 
 // ---- what carries it ----------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ TEST_CASE("rank has no memory for a share", "[.][child]") {
 }
 
 TEST_CASE("head scatter: where one rank has no memory for a share, all take the all-to-all for it", "[mesh]") {
-  Ranks("rank has no memory for a share", {.degrees = {.ulysses = 3}, .ulysses = ScatterTransport::kShm})
+  Ranks("rank has no memory for a share", {.degrees = {.ulysses = 3}, .ulysses = ScatterTransport::kDirect})
       .requireSuccess();
 }
 
@@ -237,7 +237,7 @@ TEST_CASE("rank has few descriptors", "[.][child]") {
     rank.send(direct ? "direct" : messageOf(heads.obstacle()));
   }
   // Ranks that were told not to take another way.
-  rank.scatterBy(ScatterTransport::kShm);
+  rank.scatterBy(ScatterTransport::kDirect);
   rank.remake({.ulysses = 2});
   std::optional<FewDescriptors> limit;
   if (rank.rank() == 1) limit.emplace(0);
@@ -252,7 +252,7 @@ TEST_CASE("rank has few descriptors", "[.][child]") {
 
 TEST_CASE("head scatter: where a rank cannot share memory, all take the all-to-all, unless told not to", "[mesh]") {
   Ranks ranks("rank has few descriptors",
-              {.degrees = {.ulysses = 2}, .ulysses = ScatterTransport::kShmIfPossible, .recorder = false});
+              {.degrees = {.ulysses = 2}, .ulysses = ScatterTransport::kDirectIfPossible, .recorder = false});
   const std::string obstacles[] = {"shared memory \"latentd-ulysses-flags\"", "opening /proc/",
                                    "the process of rank 0: pidfd_open", "shared memory \"latentd-ulysses-targets\"",
                                    "opening /proc/"};
@@ -332,7 +332,7 @@ TEST_CASE("head scatter: a rank killed in any state of a round fails the others 
   uint32_t left = kLosingRanks;
   Ranks ranks(
       "rank of rounds that lose one rank after another",
-      {.degrees = {.ulysses = left}, .timeout = kLong, .ulysses = ScatterTransport::kShm, .recorder = false});
+      {.degrees = {.ulysses = left}, .timeout = kLong, .ulysses = ScatterTransport::kDirect, .recorder = false});
   for (const std::string& state : states()) {
     INFO(state);
     if (state == "while it waits") REQUIRE(ranks.next(1) == "here");
@@ -370,7 +370,7 @@ void stopIn(const std::vector<std::string>& states) {
   Ranks ranks("rank of rounds in which one stops", {.degrees = {.ulysses = 3},
                                                     .setup = setup,
                                                     .timeout = kTimeout,
-                                                    .ulysses = ScatterTransport::kShm,
+                                                    .ulysses = ScatterTransport::kDirect,
                                                     .recorder = false});
   for (const std::string& state : states) {
     INFO(state);
@@ -441,7 +441,7 @@ TEST_CASE("rank that is told to stop in a round", "[.][child]") {
 
 TEST_CASE("head scatter: an abort on any thread of any rank frees all, with its cause [M2]", "[mesh]") {
   Ranks ranks("rank that is told to stop in a round",
-              {.degrees = {.ulysses = 3}, .timeout = kLong, .ulysses = ScatterTransport::kShm, .recorder = false});
+              {.degrees = {.ulysses = 3}, .timeout = kLong, .ulysses = ScatterTransport::kDirect, .recorder = false});
   for (const std::string& by : aborters()) {
     INFO(by);
     for (size_t rank = 0; rank < 3; ++rank)
@@ -497,7 +497,7 @@ void checkDifferences(size_t first, size_t last, const testing::RanksOptions& co
   testing::RanksOptions options = compared;
   options.degrees = {.ulysses = 3};
   options.timeout = kLong;
-  options.ulysses = ScatterTransport::kShm;
+  options.ulysses = ScatterTransport::kDirect;
   for (size_t i = first; i < last; ++i)
     options.setup += differences()[i].what + "\n";
   Ranks ranks("rank that scatters something else", options);
@@ -558,7 +558,7 @@ TEST_CASE("rank of a table of rounds", "[.][child]") {
 
 TEST_CASE("head scatter: microseconds of Q, K and V, as a table", "[.][table]") {
   for (const uint32_t degree : {2u, 4u}) {
-    for (const ScatterTransport transport : {ScatterTransport::kC10d, ScatterTransport::kShm}) {
+    for (const ScatterTransport transport : {ScatterTransport::kC10d, ScatterTransport::kDirect}) {
       Ranks ranks("rank of a table of rounds", {.degrees = {.ulysses = degree}, .ulysses = transport});
       std::string line =
           "ulysses " + std::to_string(degree) + (transport == ScatterTransport::kC10d ? " c10d" : " shm");

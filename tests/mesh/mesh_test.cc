@@ -119,8 +119,6 @@ TEST_CASE("mesh: options that make no mesh are refused", "[mesh]") {
   CHECK(refusal({.degrees = {.tp = 0}}).find("degree tp is 0") != std::string::npos);
   CHECK(refusal({.degrees = {.tp = 2}, .backend = CommunicationBackend::kNccl}) ==
         "NCCL connects GPUs, and the device is cpu: use gloo");
-  CHECK(refusal({.degrees = {.ulysses = 2}, .device = at::kCUDA, .ulysses = ScatterTransport::kShm}) ==
-        "shared memory connects ranks on CPUs, and the device is cuda: scatter heads by c10d");
   CHECK(refusal({.degrees = {.tp = 2}}) == "a mesh of several ranks needs a rendezvous file and a time-out");
   CHECK(toString(CommunicationBackend::kGloo) == "gloo");
   CHECK(toString(CommunicationBackend::kNccl) == "nccl");

@@ -203,7 +203,7 @@ TEST_CASE("sequence parallel: attention over ranks is that of one, and moves wha
 
 TEST_CASE("sequence parallel: by direct writes it is the same", "[mesh]") {
   testing::requireTopologies(kRank, {{.ulysses = 2}, {.ulysses = 4}, {.ring = 2, .ulysses = 2}},
-                             {.setup = "15", .ulysses = ScatterTransport::kShm});
+                             {.setup = "15", .ulysses = ScatterTransport::kDirect});
 }
 
 TEST_CASE("sequence parallel: many random shapes", "[.][long]") {

@@ -48,14 +48,20 @@ GroupSpec scattered(Device device, UlyssesTransport asked = UlyssesTransport::kA
 TEST_CASE("config: what carries scattered heads follows from the ranks' devices, unless the file says it", "[config]") {
   CHECK(scattered(kCpu).ulysses_transport == UlyssesTransport::kShm);
   CHECK(scattered(kCpu).ulysses_transport_reason == "its ranks are on the CPU");
-  CHECK(scattered(kFirst).ulysses_transport == UlyssesTransport::kC10d);
+  CHECK(scattered(kFirst).ulysses_transport == UlyssesTransport::kCudaIpc);
   CHECK(scattered(kFirst).ulysses_transport_reason == "its ranks are on GPUs");
   CHECK(scattered(kCpu, UlyssesTransport::kC10d).ulysses_transport == UlyssesTransport::kC10d);
   CHECK(scattered(kCpu, UlyssesTransport::kShm).ulysses_transport_reason == "the topology says so");
   GroupSpec impossible;
   impossible.devices = {kFirst, kSecond};
   impossible.ulysses_transport = UlyssesTransport::kShm;
-  CHECK(settleUlyssesTransport(impossible).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(
+      settleUlyssesTransport(impossible) ==
+      absl::InvalidArgumentError("'shm' needs ranks on the CPU, and rank 0 is on cuda:0; give cuda_ipc, c10d or auto"));
+  impossible.devices = {kCpu, kCpu};
+  impossible.ulysses_transport = UlyssesTransport::kCudaIpc;
+  CHECK(settleUlyssesTransport(impossible) ==
+        absl::InvalidArgumentError("'cuda_ipc' needs ranks on GPUs, and rank 0 is on cpu; give shm, c10d or auto"));
 }
 
 }  // namespace

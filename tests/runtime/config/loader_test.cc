@@ -382,8 +382,8 @@ TEST_CASE("config: values that contradict each other are both named", "[config]"
        "auto"},
       {"shm on GPUs",
        inGroup("    devices: [\"cuda:0\", \"cuda:1\"]\n    parallel: {ulysses: 2}\n    ulysses_transport: shm\n"),
-       "t.yaml:8: groups[1].ulysses_transport: 'shm' needs ranks on the CPU, and rank 0 is on cuda:0; give c10d or "
-       "auto"},
+       "t.yaml:8: groups[1].ulysses_transport: 'shm' needs ranks on the CPU, and rank 0 is on cuda:0; give cuda_ipc, "
+       "c10d or auto"},
       {"nccl on one GPU",
        inGroup("    communication: nccl\n    devices: [\"cuda:1\", \"cuda:0\", \"cuda:1\"]\n    parallel: {tp: 3}\n"),
        "t.yaml:6: groups[1].communication: 'nccl' needs a GPU for each rank, and its ranks 0 and 2 share cuda:1; give "

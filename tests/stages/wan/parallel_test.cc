@@ -355,7 +355,7 @@ TEST_CASE("wan parallel: guidance and sequence on 2 to 4 ranks are one rank's an
 
 TEST_CASE("wan parallel: heads scattered by direct writes are one rank's and the reference's", "[wan][mesh]") {
   requireParity({{.ulysses = 2}, {.ulysses = 4}, {.cfg = 2, .ulysses = 2}, {.ring = 2, .ulysses = 2}},
-                {.ulysses = mesh::ScatterTransport::kShm});
+                {.ulysses = mesh::ScatterTransport::kDirect});
 }
 
 TEST_CASE("wan parallel: guidance, ring and ulysses on 8 ranks are one rank's and the reference's", "[wan][mesh]") {
@@ -400,12 +400,12 @@ TEST_CASE("wan parallel: on devices every topology is one rank's and the referen
 // The values of an attention are under way when its queries and keys are normalised, which tensor parallel ranks do by
 // a sum of their own.
 TEST_CASE("wan parallel: values are scattered before queries and keys are normalised", "[wan][mesh]") {
-  const auto transport = GENERATE(mesh::ScatterTransport::kC10d, mesh::ScatterTransport::kShm);
+  const auto transport = GENERATE(mesh::ScatterTransport::kC10d, mesh::ScatterTransport::kDirect);
   Ranks ranks("rank of a table", {.degrees = {.ulysses = 2, .tp = 2}, .ulysses = transport});
   for (size_t rank = 0; rank < ranks.size(); ++rank)
     ranks.next(rank);
   ranks.requireSuccess();
-  const bool direct = transport == mesh::ScatterTransport::kShm;
+  const bool direct = transport == mesh::ScatterTransport::kDirect;
   const std::vector<std::string> expected =
       direct ? std::vector<std::string>{"scatter_v", "all_reduce", "scatter_q", "scatter_k", "all_to_all"}
              : std::vector<std::string>{"all_to_all", "all_reduce", "all_to_all", "all_to_all", "all_to_all"};
