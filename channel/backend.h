@@ -78,6 +78,8 @@ class ExportedPool {
   // `offset` bytes into the slot as a dense tensor, and records that the slot is ready. Asynchronous on a device: it
   // is submitted when this returns.
   virtual Status fill(SlotIndex slot, uint64_t offset, const TensorView& source, uint64_t copied_by) = 0;
+  // fill() is about to be called by a thread that has done other things: what the driver does for it, without a slot.
+  virtual void rehearse() {}
   // Lets go of that consumer rank's events, once no submitted fill waits for them; no fill() follows. Never blocks:
   // false while the device still works, so ask again.
   virtual StatusOr<bool> tryDropAttachment(Rank consumer) = 0;

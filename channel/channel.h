@@ -146,8 +146,9 @@ class Producer {
   // may overtake publish() of other numbers. ALREADY_EXISTS if the number ended, or is in publish() right now.
   virtual Status abort(SequenceNumber sequence, const Status& reason) = 0;
 
-  // A publication is about to follow, in a few hundred microseconds: consumers that sleep until it comes wake up
-  // meanwhile. A hint: nothing depends on it, and it costs nothing where copies are not asynchronous.
+  // A publication is about to follow, in a few milliseconds: consumers that sleep until it comes wake up meanwhile, and
+  // both sides go the way of the last one once more, so that it is not cold. A hint, which may be repeated: nothing
+  // depends on it, and it costs nothing where copies are not asynchronous. Thread: publish()'s.
   virtual void announce() = 0;
 
   // This rank is alive and moving: a finished step, or a heartbeat while the running command is inside its own stall

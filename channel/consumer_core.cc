@@ -152,6 +152,11 @@ Status ConsumerCore::waitArrived(SequenceNumber sequence, Allocator* allocator, 
     if (!reads && !reading_) {
       reads = reading_ = true;
       setMuted(true);
+      // Where somebody announces, it may have been said before anybody waited.
+      if (keeps_frames_) {
+        look_until_ = std::max(look_until_, context_.clock->now() + kFirstLook);
+        coming_ = true;
+      }
     }
     if (allocator != nullptr && std::exchange(coming_, false)) rehearse(*allocator);
     waited = waitOnce(sequence, wait, watches, reads);

@@ -19,15 +19,43 @@ namespace {
 
 using cuda::Event;
 
+// A copy of a few bytes that stands for a fill or a read: what the driver does for it is what it does for a large one.
+// Owner: a pool. Thread: the filler's or the reader's.
+class RehearsedCopy {
+ public:
+  static StatusOr<RehearsedCopy> make(cuda::DeviceIndex device) {
+    LATENTD_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer, cuda::DeviceBuffer::allocate(device, 2 * kBytes));
+    LATENTD_ASSIGN_OR_RETURN(Event copied, Event::create(device));
+    return RehearsedCopy(std::move(buffer), std::move(copied));
+  }
+  StatusOr<bool> complete() const { return copied_.complete(); }
+  Status submit(cuda::StreamView stream) {
+    LATENTD_RETURN_IF_ERROR(copied_.makeWait(stream));
+    const cuda::DeviceGuard guard(stream.device());
+    auto* const bytes = static_cast<std::byte*>(buffer_.data());
+    LATENTD_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(bytes, bytes + kBytes, kBytes, cudaMemcpyDefault, stream.get()),
+                                 "rehearsing a copy");
+    return copied_.record(stream);
+  }
+
+ private:
+  static constexpr uint64_t kBytes = 256;
+  RehearsedCopy(cuda::DeviceBuffer buffer, Event copied) : buffer_(std::move(buffer)), copied_(std::move(copied)) {}
+
+  cuda::DeviceBuffer buffer_;
+  Event copied_;
+};
+
 // ---- producer -----------------------------------------------------------------------------------------------
 class CudaExportedPool final : public ExportedPool {
  public:
   CudaExportedPool(const PoolLayout& layout, const CudaOptions& options, cuda::DeviceBuffer buffer,
-                   std::vector<Event> ready, std::string handle)
+                   std::vector<Event> ready, RehearsedCopy rehearsed, std::string handle)
       : layout_(layout),
         options_(options),
         buffer_(std::move(buffer)),
         ready_(std::move(ready)),
+        rehearsed_(std::move(rehearsed)),
         handle_(std::move(handle)) {}
 
   // Consumers have unmapped, or are dead. A fill of this process may still be under way.
@@ -54,6 +82,10 @@ class CudaExportedPool final : public ExportedPool {
     return ready_[slot.value].record(options_.stream);
   }
 
+  void rehearse() override {
+    if (rehearsed_.complete().value_or(false)) rehearsed_.submit(options_.stream).IgnoreError();
+  }
+
   StatusOr<bool> tryDropAttachment(Rank consumer) override {
     // A fill's waits for completion events come before its ready record.
     LATENTD_ASSIGN_OR_RETURN(const bool filled, allComplete(ready_));
@@ -77,39 +109,13 @@ class CudaExportedPool final : public ExportedPool {
   const CudaOptions options_;
   cuda::DeviceBuffer buffer_;
   std::vector<Event> ready_;  // by slot
+  RehearsedCopy rehearsed_;
   const std::string handle_;
   Mutex mutex_;
   std::map<uint32_t, std::vector<Event>> completed_ GUARDED_BY(mutex_);  // by consumer rank, then slot; imported
 };
 
 // ---- consumer -----------------------------------------------------------------------------------------------
-
-// A copy of a few bytes that stands for a read: what the driver does for it is what it does for a large one.
-// Owner: an imported pool. Thread: the reader's.
-class RehearsedCopy {
- public:
-  static StatusOr<RehearsedCopy> make(cuda::DeviceIndex device) {
-    LATENTD_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer, cuda::DeviceBuffer::allocate(device, 2 * kBytes));
-    LATENTD_ASSIGN_OR_RETURN(Event copied, Event::create(device));
-    return RehearsedCopy(std::move(buffer), std::move(copied));
-  }
-  StatusOr<bool> complete() const { return copied_.complete(); }
-  Status submit(cuda::StreamView stream) {
-    LATENTD_RETURN_IF_ERROR(copied_.makeWait(stream));
-    const cuda::DeviceGuard guard(stream.device());
-    auto* const bytes = static_cast<std::byte*>(buffer_.data());
-    LATENTD_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(bytes, bytes + kBytes, kBytes, cudaMemcpyDefault, stream.get()),
-                                 "rehearsing a copy");
-    return copied_.record(stream);
-  }
-
- private:
-  static constexpr uint64_t kBytes = 256;
-  RehearsedCopy(cuda::DeviceBuffer buffer, Event copied) : buffer_(std::move(buffer)), copied_(std::move(copied)) {}
-
-  cuda::DeviceBuffer buffer_;
-  Event copied_;
-};
 
 class CudaImportedPool final : public ImportedPool {
  public:
@@ -197,13 +203,14 @@ StatusOr<std::unique_ptr<ExportedPool>> makeCudaPool(const PoolLayout& layout, c
   LATENTD_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer,
                            cuda::DeviceBuffer::allocate(device, roundUp(layout.bytes, kPoolGranularity)));
   LATENTD_ASSIGN_OR_RETURN(std::vector<Event> ready, createEvents(device, layout.slots));
+  LATENTD_ASSIGN_OR_RETURN(RehearsedCopy rehearsed, RehearsedCopy::make(device));
   std::string handle;
   LATENTD_ASSIGN_OR_RETURN(const cuda::MemoryHandle memory, buffer.exportHandle());
   appendRaw(handle, memory);
   LATENTD_ASSIGN_OR_RETURN(const std::string events, exportEvents(ready));
   handle.append(events);
-  return std::unique_ptr<ExportedPool>(
-      std::make_unique<CudaExportedPool>(layout, options, std::move(buffer), std::move(ready), std::move(handle)));
+  return std::unique_ptr<ExportedPool>(std::make_unique<CudaExportedPool>(
+      layout, options, std::move(buffer), std::move(ready), std::move(rehearsed), std::move(handle)));
 }
 
 StatusOr<std::shared_ptr<ImportedPool>> importCudaPool(const std::string& handle, const PoolLayout& layout,

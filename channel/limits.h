@@ -38,17 +38,23 @@ inline constexpr size_t kPendingArtifactsMax = 1024;
 // Numbers that ended ahead of an open lower one.
 inline constexpr size_t kEndedAheadMax = 4096;
 // Frames that wait for a peer's socket. Sum of: announcements (kProfilesMax), publications in flight
-// (kProfilesMax * kSlotsMax + kTickets, each with two Comings), and aborts (kPendingArtifactsMax, each with a Coming of
-// what was aborted instead) and doorbells (kPendingArtifactsMax): 6,256.
-inline constexpr size_t kOutboxFramesMax = 8192;
-static_assert(kProfilesMax + 3 * (kProfilesMax * kSlotsMax + kTickets) + 3 * kPendingArtifactsMax <= kOutboxFramesMax);
+// (kProfilesMax * kSlotsMax + kTickets), aborts (kPendingArtifactsMax), each with its Comings, and doorbells
+// (kPendingArtifactsMax): 11,408.
+inline constexpr size_t kOutboxFramesMax = 16384;
+// Of one publication, or of what is aborted instead.
+inline constexpr uint32_t kComingsMax = 4;
+static_assert(kProfilesMax + (1 + kComingsMax) * (kProfilesMax * kSlotsMax + kTickets + kPendingArtifactsMax) +
+                  kPendingArtifactsMax <=
+              kOutboxFramesMax);
 
-// For this long after Coming a waiting consumer looks without sleeping: a wake-up takes 50 to 100 us, so it is to
-// happen while the producer makes an artifact of what it computed, submits its copies and sends the record. Longer
-// would be a burden where cores are few.
-inline constexpr std::chrono::microseconds kComingLook{500};
+// For this long after Coming a waiting consumer looks without sleeping: a wake-up takes 50 to 100 us, and its first
+// round through code that it has not run for long as much again, so both are to happen while the producer's device is
+// still at work. Once or twice for each artifact; longer would be a burden where cores are few.
+inline constexpr std::chrono::microseconds kComingLook{4000};
+// So it does for this long when it begins to wait: commands come early, and often as late as the artifact.
+inline constexpr std::chrono::microseconds kFirstLook{1000};
 // A Coming that is older than this is said again: its look would be over before the record is there.
-inline constexpr std::chrono::microseconds kComingFresh{300};
+inline constexpr std::chrono::microseconds kComingFresh{3000};
 
 // A device that still works for an endpoint that ends is looked at again after this: about a small copy.
 inline constexpr std::chrono::milliseconds kDrainLook{1};

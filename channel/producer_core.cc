@@ -125,6 +125,7 @@ Status ProducerCore::publish(SequenceNumber sequence, const ArtifactTree& tree, 
     flushPeers();
     reach("channel.producer.sent");
     publishing.end(draft.bytes);
+    remember(draft);
   }
   return published;
 }
@@ -175,7 +176,7 @@ Status ProducerCore::stageLeaf(Draft& draft, uint32_t index, const WaitOptions& 
     copied_by = staging_.profile(*row).slots.copiedBy(slot);
   }
   LATENTD_FAULT_POINT(context_.faults, "channel.producer.filling");
-  if (draft.taken.size() == 1) sayComing();
+  if (draft.taken.size() == 1) (void)sayComing();
   const HandoffTimer filling(wait, *context_.clock, HandoffPhase::kStaging, draft.sequence);
   LATENTD_RETURN_IF_ERROR(pool->fill(slot, 0, leaf, copied_by));
   filling.end(desc.bytes());
@@ -330,6 +331,7 @@ Status ProducerCore::commit(Draft& draft) {
   ended_.insert(draft.sequence);
   last_published_ = draft.sequence;
   announced_.reset();
+  comings_ = 0;
   ++stats_.published;
   stats_.bytes_staged += draft.bytes;
   stats_.slot_wait += draft.slot_wait;
@@ -338,6 +340,13 @@ Status ProducerCore::commit(Draft& draft) {
   for (Peer& peer : peers_)
     enqueueFor(peer, frame);
   return absl::OkStatus();
+}
+
+void ProducerCore::remember(Draft& draft) {
+  last_message_ = std::move(draft.message);
+  last_rows_.clear();
+  for (const Draft::Taken& taken : draft.taken)
+    if (taken.leaf) last_rows_.push_back(taken.row);
 }
 
 void ProducerCore::flushPeers() {
@@ -372,6 +381,7 @@ Status ProducerCore::abort(SequenceNumber sequence, const Status& reason) {
   LATENTD_RETURN_IF_ERROR(checkOpenNumber(sequence));
   ended_.insert(sequence);
   announced_.reset();
+  comings_ = 0;
   ++stats_.aborted;
   control_->noteProducerProgress();
   for (Peer& peer : peers_)

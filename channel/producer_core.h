@@ -77,6 +77,8 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
       EXCLUDES(mutex_);
   Status waitOnce(RowIndex row, const WaitOptions& wait, std::vector<ProgressWatch>& watches) REQUIRES(mutex_);
   Status commit(Draft& draft) EXCLUDES(mutex_);
+  // For rehearse().
+  void remember(Draft& draft);
   void flushPeers() EXCLUDES(mutex_);
   void giveBack(Draft& draft) EXCLUDES(mutex_);
   bool isCut(const TensorView& leaf) const;
@@ -95,8 +97,10 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   Status onMessage(Rank rank, const v1::Message& message) REQUIRES(mutex_);
   Status onDoorbell(Rank rank, const v1::Doorbell& doorbell) REQUIRES(mutex_);
   Status announce(RowIndex row, Peer& peer) REQUIRES(mutex_);
-  // Unless announce() has said so a moment ago.
-  void sayComing() EXCLUDES(mutex_);
+  // Unless it was said a moment ago: whether it was said now.
+  bool sayComing() EXCLUDES(mutex_);
+  // The way of the next publication with the last one's record and pools; fills no slot.
+  void rehearse() EXCLUDES(mutex_);
   void sendTo(Peer& peer, OutFrame frame) REQUIRES(mutex_);
   // flushPeers() must follow.
   void enqueueFor(Peer& peer, OutFrame frame) REQUIRES(mutex_);
@@ -141,7 +145,10 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   std::optional<SequenceNumber> publishing_ GUARDED_BY(mutex_);
   std::optional<SequenceNumber> last_published_ GUARDED_BY(mutex_);
   bool bound_ GUARDED_BY(mutex_) = false;
-  std::optional<Clock::TimePoint> announced_ GUARDED_BY(mutex_);  // since the last publication
+  std::optional<Clock::TimePoint> announced_ GUARDED_BY(mutex_);  // since the last publication, the last time
+  uint32_t comings_ GUARDED_BY(mutex_) = 0;                       // and how often
+  v1::Message last_message_;                                      // publish()'s thread
+  std::vector<RowIndex> last_rows_;                               // what it filled
   DrainLook drain_look_ GUARDED_BY(mutex_);
   ProducerStats stats_ GUARDED_BY(mutex_);
 };

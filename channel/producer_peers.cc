@@ -183,25 +183,34 @@ void ProducerCore::enqueueFor(Peer& peer, OutFrame frame) {
 }
 
 void ProducerCore::announce() {
-  if (!publishes_ || !context_.backend->asynchronous()) return;
+  if (sayComing()) rehearse();
+}
+
+bool ProducerCore::sayComing() {
+  if (!publishes_ || !context_.backend->asynchronous()) return false;
   {
     MutexLock lock(mutex_);
-    // Once for each publication: what is queued for a peer stays bounded.
-    if (announced_ || !failure_.ok()) return;
-    announced_ = context_.clock->now();
+    const Clock::TimePoint now = context_.clock->now();
+    const bool fresh = announced_ && now - *announced_ <= kComingFresh;
+    // What is queued for a peer stays bounded.
+    if (fresh || comings_ == kComingsMax || !failure_.ok()) return false;
+    announced_ = now;
+    ++comings_;
     for (Peer& peer : peers_) {
       if (peer.state.is(PeerState::kBound)) enqueueFor(peer, coming_);
     }
   }
   flushPeers();
+  return true;
 }
 
-void ProducerCore::sayComing() {
-  {
-    MutexLock lock(mutex_);
-    if (announced_ && context_.clock->now() - *announced_ > kComingFresh) announced_.reset();
+void ProducerCore::rehearse() {
+  if (last_rows_.empty()) return;
+  encodeMessage(last_message_).IgnoreError();
+  MutexLock lock(mutex_);
+  for (const RowIndex row : last_rows_) {
+    if (ExportedPool* const pool = staging_.profile(row).pool.get()) pool->rehearse();
   }
-  announce();
 }
 
 Status ProducerCore::announce(RowIndex row, Peer& peer) {

@@ -83,6 +83,9 @@ class RunContext {
   // To be called before step `step` (0-based) of `steps`: every rank of the group gets the same answer for the same
   // step. CANCELLED: return that status at once; nothing may be left inside a collective.
   virtual Status beginStep(uint32_t step, uint32_t steps) = 0;
+  // The last step is within a few milliseconds of its end, as far as one can tell: whoever waits for the results gets
+  // ready. A hint; any number of times.
+  virtual void nearEnd() {}
   // Step `step` is complete (not merely submitted). Steps are begun and finished in order.
   virtual void finishStep(uint32_t step, uint32_t steps) = 0;
   // Null for methods that emit no frames.

@@ -51,7 +51,7 @@ Status StepContext::beginStep(uint32_t step, uint32_t steps) {
 void StepContext::finishStep(uint32_t step, uint32_t steps) {
   const Clock::TimePoint now = std::chrono::steady_clock::now();
   const std::chrono::duration<double> taken = timer_.finish(step, now);
-  if (step + 1 == steps) command_.on_last_step();
+  if (step + 1 == steps) command_.on_near_end();
   command_.on_submitted();
   if (command_.spans != nullptr) {
     command_.spans->addStep(step, now - std::chrono::duration_cast<Clock::Duration>(taken), now);

@@ -31,8 +31,8 @@ class StepContext final : public stages::RunContext {
     // The stage has submitted a step: no device waits for this thread. Before a step that is not the first, and after
     // each.
     std::function<void()> on_submitted = [] {};
-    // The last step is complete: outputs are about to follow.
-    std::function<void()> on_last_step = [] {};
+    // The last step is complete, or is about to be: outputs follow.
+    std::function<void()> on_near_end = [] {};
   };
 
   // `ring` is null on ranks that have none; a method that emits frames writes to `without_ring` there.
@@ -40,6 +40,7 @@ class StepContext final : public stages::RunContext {
               RingFrameSink* ring, stages::FrameSink* without_ring);
 
   Status beginStep(uint32_t step, uint32_t steps) override;
+  void nearEnd() override { command_.on_near_end(); }
   void finishStep(uint32_t step, uint32_t steps) override;
   stages::FrameSink* frames() override { return ring_ != nullptr ? ring_ : without_ring_; }
 

@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <chrono>
+#include <thread>
 #include <utility>
 
 namespace latentd::stages {
@@ -13,6 +14,10 @@ namespace {
 // An interrupt takes 50 to 100 us to wake a sleeping host: the end of a step that is as short as a hand-off's copy is
 // seen sooner by looking. Of longer steps it is little of a core.
 constexpr std::chrono::microseconds kLook{1000};
+// So long before its expected end a method is said to be near it: consumers look for as long, and a half more.
+constexpr std::chrono::microseconds kNear{2000};
+// How often it is looked whether the end is near. The device may be sooner than expected.
+constexpr std::chrono::microseconds kStride{500};
 
 }  // namespace
 
@@ -36,6 +41,11 @@ Status StepPacer::begin(uint32_t step) {
   while (in_flight_.size() >= RunContext::kStepsInFlightMax)
     LATENTD_RETURN_IF_ERROR(completeOldest());
   step_ = step;
+  const auto now = std::chrono::steady_clock::now();
+  // A host that takes as long for a step as its device does not see its end coming otherwise.
+  if (step > 0 && step + 1 == steps_ && now - begun_ <= kNear) tellNearEnd();
+  begun_ = now;
+  if (step == 0) completed_ = now;
   const Status go = context_.beginStep(step, steps_);
   if (go.ok()) return go;
   LATENTD_RETURN_IF_ERROR(finish());
@@ -57,13 +67,28 @@ Status StepPacer::finish() {
   return absl::OkStatus();
 }
 
-Status StepPacer::completeOldest() {
+void StepPacer::tellNearEnd() {
+  if (!std::exchange(told_, true)) context_.nearEnd();
+}
+
+void StepPacer::awaitNearEnd() {
   const c10::cuda::CUDAEvent& done = in_flight_.front().done;
-  const auto looked_enough = std::chrono::steady_clock::now() + kLook;
+  const TimePoint near = pace_ ? completed_ + *pace_ - kNear : TimePoint();
+  while (std::chrono::steady_clock::now() < near && !done.query())
+    std::this_thread::sleep_for(kStride);
+  tellNearEnd();
+}
+
+Status StepPacer::completeOldest() {
+  if (in_flight_.front().step + 1 == steps_) awaitNearEnd();
+  const c10::cuda::CUDAEvent& done = in_flight_.front().done;
+  const auto looked_enough = std::chrono::steady_clock::now() + (told_ ? kLook + kNear : kLook);
   bool complete = done.query();
   while (!complete && std::chrono::steady_clock::now() < looked_enough)
     complete = done.query();
   if (!complete) done.synchronize();
+  const auto now = std::chrono::steady_clock::now();
+  pace_ = now - std::exchange(completed_, now);
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   return report(step.step, step.deliver);

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 
@@ -36,7 +38,11 @@ class StepPacer {
   Status finish();
 
  private:
+  using TimePoint = std::chrono::steady_clock::time_point;
   struct InFlight;
+  // Tells of the last step's end, as it approaches.
+  void awaitNearEnd();
+  void tellNearEnd();
   Status completeOldest();
   Status report(uint32_t step, const Delivery& deliver);
 
@@ -44,6 +50,10 @@ class StepPacer {
   const at::Device device_;
   const uint32_t steps_;
   uint32_t step_ = 0;  // begun last
+  TimePoint begun_{};
+  TimePoint completed_{};                                    // the last complete one
+  std::optional<std::chrono::steady_clock::duration> pace_;  // of complete steps, from end to end
+  bool told_ = false;
   std::list<InFlight> in_flight_;
 };
 

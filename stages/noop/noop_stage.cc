@@ -111,7 +111,7 @@ std::vector<MethodSpec> NoopStage::methods() const {
 }
 
 Status NoopStage::runSteps(const SamplingParameters& parameters, RunContext& context,
-                           const std::vector<LeafCheck>& checks) const {
+                           const std::vector<LeafCheck>& checks, const std::function<void()>& make_output) const {
   const bool faulty = chosen() && parameters.prompt.find(options_.only_prompt) != std::string::npos;
   const uint32_t steps = std::max(options_.steps != 0 ? options_.steps : parameters.steps, 1u);
   at::Tensor ballast;
@@ -126,6 +126,7 @@ Status NoopStage::runSteps(const SamplingParameters& parameters, RunContext& con
     if (faulty && step == options_.fail_at_step) {
       return absl::InternalError("stage noop: option fail_at_step is " + std::to_string(options_.fail_at_step));
     }
+    if (make_output && step + 1 == steps) make_output();
     LATENTD_RETURN_IF_ERROR(pacer.submitted([&checks, step, sums = sumUp()] {
       if (step == 0) LATENTD_RETURN_IF_ERROR(verdict(checks));
       return verdict(sums);
@@ -191,8 +192,9 @@ StatusOr<TensorTree> NoopStage::run(const std::string& method, const SamplingPar
                                     const TensorTree& inputs, RunContext& context) {
   TensorTree::Dict outputs;
   if (method == "source") {
-    LATENTD_RETURN_IF_ERROR(runSteps(parameters, context, {}));
-    outputs.entries.emplace_back(options_.output_key, makePayload(parameters));
+    TensorTree payload;
+    LATENTD_RETURN_IF_ERROR(runSteps(parameters, context, {}, [&] { payload = makePayload(parameters); }));
+    outputs.entries.emplace_back(options_.output_key, std::move(payload));
   } else if (method == "relay") {
     LATENTD_ASSIGN_OR_RETURN(Input input, takeInput(parameters, inputs));
     LATENTD_RETURN_IF_ERROR(runSteps(parameters, context, input.checks));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,10 @@ class NoopStage final : public Stage {
     std::vector<LeafCheck> checks;
   };
 
-  // The checks are judged when the first step is complete.
-  Status runSteps(const SamplingParameters& parameters, RunContext& context,
-                  const std::vector<LeafCheck>& checks) const;
+  // The checks are judged when the first step is complete; `make_output` is a part of the last one, so that what it
+  // makes is there when the method ends.
+  Status runSteps(const SamplingParameters& parameters, RunContext& context, const std::vector<LeafCheck>& checks,
+                  const std::function<void()>& make_output = nullptr) const;
   // Faults hit this rank.
   bool chosen() const;
   // What every rank of the group adds up, with the check of the sum; nothing where it is alone or sums nothing.

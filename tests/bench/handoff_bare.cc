@@ -167,7 +167,7 @@ std::vector<double> produce(Shared& shared, const Signal& signal, cuda::DeviceIn
     void* const source = sources[n % kSlots].data();
     compute(options.compute_ms);
     requireCuda(cudaMemsetAsync(source, patternOf(n), bytes, stream.view().get()), "making a tensor");
-    if (options.compute_ms == 0) require(stream.synchronize());
+    require(stream.synchronize());
     std::byte* const slot = static_cast<std::byte*>(pool.data()) + n % kSlots * bytes;
     const auto start = std::chrono::steady_clock::now();
     if (n > kSlots) require(copied[n % kSlots].makeWait(stream.view()));

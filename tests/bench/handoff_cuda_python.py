@@ -46,7 +46,8 @@ class ReferenceSender:
     def receive(self):
         handle, event, shape, dtype = self.receiving.recv()
         storage = torch.UntypedStorage._new_shared_cuda(*handle)
-        torch.cuda.Event.from_ipc_handle(torch.device("cuda", handle[0]), event).wait()
+        # On the consumer's device: a stream of another one than the event is imported for crashes on it.
+        torch.cuda.Event.from_ipc_handle(torch.device("cuda", torch.cuda.current_device()), event).wait()
         return torch.empty(0, dtype=dtype, device=storage.device).set_(storage).view(shape)
 
 
@@ -81,6 +82,7 @@ def measure(size, arguments):
         if arguments.compute_ms:
             compute(arguments.compute_ms)
             source = torch.full((size // 4,), float(i), device=producer)
+            torch.cuda.current_stream().synchronize()
         start = time.perf_counter()
         staging = torch.empty_like(source)
         staging.copy_(source)

@@ -28,7 +28,7 @@ class SmokeTest(unittest.TestCase):
         self.assertEqual({name: "problem" in part for name, part in report["parts"].items()},
                          {"peers, suites, parity": False, "steps": False})
         steps, decode = report["tables"]
-        self.assertEqual([row[0] for row in steps["rows"]], ["one rank", "one rank, guided", "ulysses 2"])
+        self.assertEqual([row[0] for row in steps["rows"]], ["one rank", "one rank, guided", "ulysses 2", "ulysses 2, c10d"])
         self.assertTrue(all(float(row[1]) > 0 for row in [*steps["rows"], *decode["rows"]]), steps)
         self.assertEqual(report["goals"], [], "ranks that share a CPU prove nothing about scaling")
         self.assertIn("3 checks passed, 0 failed, 1 not run", text)

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <optional>
+#include <thread>
 
 #include "stages/device/transfer.h"
 #include "stages/step_timer.h"
@@ -40,6 +41,25 @@ TEST_CASE("step pacer: on a CPU a step is complete when it was submitted", "[sta
   CHECK(pacer.submitted([] { return absl::UnavailableError("the reader died"); }).code() ==
         absl::StatusCode::kUnavailable);
   CHECK(context.finished() == Steps{0});
+}
+
+TEST_CASE("step pacer: a method of short steps is near its end when its last one begins, others later", "[stages]") {
+  const auto nearEnd = [](milliseconds step_time) {
+    StepRecorder context;
+    StepPacer pacer(context, at::kCPU, 3);
+    for (uint32_t step = 0; step < 3; ++step) {
+      REQUIRE(pacer.begin(step).ok());
+      if (step_time > milliseconds(0)) std::this_thread::sleep_for(step_time);
+      REQUIRE(pacer.submitted().ok());
+    }
+    REQUIRE(pacer.finish().ok());
+    return context.nearEndAfter();
+  };
+  CHECK(nearEnd(milliseconds(20)) == std::nullopt);
+  // On a busy machine a short step may take long.
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (nearEnd(milliseconds(0)) != 2u)
+    REQUIRE(std::chrono::steady_clock::now() < patience);
 }
 
 TEST_CASE("step timer: a step begun early counts from the end of the one before", "[stages]") {
@@ -94,6 +114,7 @@ TEST_CASE("step pacer: a step is reported when the device completed it, and two 
   CHECK(context.finished() == Steps{0});
   REQUIRE(pacer.finish().ok());
   CHECK(context.finished() == Steps{0, 1, 2});
+  CHECK(context.nearEndAfter() == 3u);
   // What was copied is what each step had made, not what the next one did to it.
   CHECK(delivered == std::vector<float>{1, 2, 3});
 }

@@ -18,16 +18,20 @@ class StepRecorder final : public RunContext {
     begun_.push_back(step);
     return absl::OkStatus();
   }
+  void nearEnd() override { near_end_after_ = begun_.size(); }
   void finishStep(uint32_t step, uint32_t) override { finished_.push_back(step); }
   FrameSink* frames() override { return nullptr; }
 
   const std::vector<uint32_t>& begun() const { return begun_; }
   const std::vector<uint32_t>& finished() const { return finished_; }
+  // The steps that were begun when the end was near.
+  std::optional<size_t> nearEndAfter() const { return near_end_after_; }
 
  private:
   std::optional<uint32_t> cancel_before_;
   std::vector<uint32_t> begun_;
   std::vector<uint32_t> finished_;
+  std::optional<size_t> near_end_after_;
 };
 
 }  // namespace latentd::stages::testing

@@ -11,12 +11,14 @@ class Spread:
     name: str
     parallel: str = ""
     options: str = ""
+    keys: str = ""  # more of the group's
     guided: bool = False  # makes sense only with guidance
 
 
 def spreads(ranks):
     """The ways to spread a denoiser over so many ranks."""
-    found = [Spread(f"ulysses {ranks}", f"ulysses: {ranks}")]
+    ulysses = f"ulysses: {ranks}"
+    found = [Spread(f"ulysses {ranks}", ulysses), Spread(f"ulysses {ranks}, c10d", ulysses, keys="ulysses_transport: c10d")]
     found += [Spread(name.replace("ring", f"ring {ranks}"), f"ring: {ranks}", options) for name, options in RING_OPTIONS.items()]
     cfg = Spread("cfg 2", "cfg: 2", guided=True) if ranks == 2 else \
         Spread(f"cfg 2 x ulysses {ranks // 2}", f"cfg: 2, ulysses: {ranks // 2}", guided=True)
@@ -49,6 +51,7 @@ def group(name, stage, devices, dtype, spread=ONE, threads=0):
     keys += [f"threads: {threads}"] if threads else []
     keys += [f"parallel: {{{spread.parallel}}}"] if spread.parallel else []
     keys += [f"options: {{{spread.options}}}"] if spread.options else []
+    keys += [spread.keys] if spread.keys else []
     return "  - {" + ", ".join(keys) + "}"
 
 
