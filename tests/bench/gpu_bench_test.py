@@ -225,8 +225,8 @@ class VisibleDevicesTest(unittest.TestCase):
 class TopologyTest(unittest.TestCase):
     def test_two_ranks_are_spread_in_every_way(self):
         self.assertEqual([spread.parallel for spread in topology.spreads(2)],
-                         ["ulysses: 2", "ring: 2", "ring: 2", "cfg: 2", "tp: 2", "pp: 2"])
-        self.assertEqual(len({spread.name for spread in topology.spreads(2)}), 6)
+                         ["ulysses: 2", "ulysses: 2", "ring: 2", "ring: 2", "cfg: 2", "tp: 2", "pp: 2"])
+        self.assertEqual(len({spread.name for spread in topology.spreads(2)}), 7)
 
     def test_more_ranks_share_guidance_and_sequence(self):
         self.assertIn("cfg: 2, ulysses: 2", [spread.parallel for spread in topology.spreads(4)])

@@ -428,6 +428,11 @@ void FakeJobService::setReady(Status status) {
   ready_ = std::move(status);
 }
 
+bool FakeJobService::watched(const JobId& id) {
+  MutexLock held(mutex_);
+  return std::any_of(watches_.begin(), watches_.end(), [&](const auto& watch) { return watch.second.first == id; });
+}
+
 std::vector<v1::Job> FakeJobService::jobs() {
   MutexLock held(mutex_);
   std::vector<v1::Job> all;

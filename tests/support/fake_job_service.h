@@ -56,6 +56,8 @@ class FakeJobService final : public supervisor::JobService {
   void setReady(Status status);
 
   std::vector<v1::Job> jobs();
+  // Somebody watches it.
+  bool watched(const JobId& id);
   size_t openWatches();
   // False when there are still more at the deadline.
   bool waitForWatches(size_t count, std::chrono::milliseconds timeout);

@@ -5,6 +5,8 @@ namespace {
 
 constexpr size_t kResultBytes = 700'001;  // several download chunks, and no multiple of one
 constexpr uint32_t kDenoiseFrom = 2;      // ticks: one queued, one text, then the steps, then decode
+// So many ticks a job stays queued for whoever submits it and then watches it, which on a busy machine is later.
+constexpr uint32_t kUnwatchedTicksMax = 100;
 
 }  // namespace
 
@@ -47,7 +49,8 @@ void ScriptedJobs::advance(const v1::Job& job) {
   switch (job.state()) {
     case v1::JOB_STATE_QUEUED:
     case v1::JOB_STATE_RUNNING:
-      if (prompt != "wait") produce(job, ticks_[job.id()]++);
+      if (prompt == "wait" || awaitsWatch(job.id())) break;
+      produce(job, ticks_[job.id()]++);
       break;
     case v1::JOB_STATE_CANCELLING:
       if (prompt != "stuck") jobs_.finishCancel(job.id());
@@ -55,6 +58,11 @@ void ScriptedJobs::advance(const v1::Job& job) {
     default:
       break;
   }
+}
+
+bool ScriptedJobs::awaitsWatch(const JobId& job) {
+  if (ticks_[job] > 0 || jobs_.watched(job)) return false;
+  return ++unwatched_[job] <= kUnwatchedTicksMax;
 }
 
 void ScriptedJobs::produce(const v1::Job& job, uint32_t tick) {

@@ -29,11 +29,13 @@ class ScriptedJobs {
  private:
   void run();
   void advance(const v1::Job& job);
+  bool awaitsWatch(const JobId& job);
   void produce(const v1::Job& job, uint32_t tick);
 
   FakeJobService& jobs_;
   const std::chrono::milliseconds tick_;
   std::map<JobId, uint32_t> ticks_;  // of its own thread
+  std::map<JobId, uint32_t> unwatched_;
   Mutex mutex_;
   CondVar stop_requested_;
   bool stopping_ GUARDED_BY(mutex_) = false;
