@@ -16,7 +16,8 @@ namespace {
 constexpr std::chrono::microseconds kLook{1000};
 // So long before its expected end a method is said to be near it: consumers look for as long, and a half more.
 constexpr std::chrono::microseconds kNear{2000};
-// How often it is looked whether the end is near. The device may be sooner than expected.
+// How often a device is looked at meanwhile, which may be done sooner than expected: CUDA has no wait with a deadline
+// that leaves nothing in its stream.
 constexpr std::chrono::microseconds kStride{500};
 
 }  // namespace

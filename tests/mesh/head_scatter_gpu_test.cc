@@ -14,6 +14,7 @@
 #include "mesh/communication_error.h"
 #include "mesh/head_scatter.h"
 #include "mesh/ulysses.h"
+#include "tests/mesh/heads.h"
 #include "tests/mesh/random_tensor.h"
 #include "tests/mesh/ranks.h"
 #include "tests/mesh/topology_list.h"
@@ -28,26 +29,12 @@ using latentd::testing::containsText;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using testing::ChildRank;
+using testing::Heads;
 using testing::randomInteger;
 using testing::randomTensor;
 using testing::Ranks;
 using testing::RanksOptions;
-
-struct Heads {
-  at::Tensor query, key, value;
-};
-
-Heads scatter(HeadScatter& scatter, const Heads& given) {
-  scatter.begin(given.value.sizes(), given.value.scalar_type());
-  PendingHeads value = scatter.submit(HeadTag::kValue, given.value);
-  PendingHeads query = scatter.submit(HeadTag::kQuery, given.query);
-  PendingHeads key = scatter.submit(HeadTag::kKey, given.key);
-  Heads got;
-  got.query = query.wait();
-  got.key = key.wait();
-  got.value = value.wait();
-  return got;
-}
+using testing::scatter;
 
 void finishModel(at::Device device) { c10::cuda::getCurrentCUDAStream(device.index()).synchronize(); }
 

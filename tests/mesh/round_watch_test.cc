@@ -111,7 +111,8 @@ void eventually(Condition condition) {
   }
 }
 
-TEST_CASE("round watch: a peer that dies while a device waits for it is told, and the device let through", "[mesh]") {
+TEST_CASE("round watch: a peer that dies while a device waits for it is told, and the device let through [M13]",
+          "[mesh]") {
   Device device;
   RoundWatch watch(device.flags(), kLong, device.giveUp());
   watch.begun(1);
@@ -125,7 +126,7 @@ TEST_CASE("round watch: a peer that dies while a device waits for it is told, an
   device.reach(1);
 }
 
-TEST_CASE("round watch: what a peer still writes does not hold a device back after the end", "[mesh]") {
+TEST_CASE("round watch: what a peer still writes does not hold a device back after the end [M13]", "[mesh]") {
   Device device;
   RoundWatch watch(device.flags(), kLong, device.giveUp());
   watch.begun(3);

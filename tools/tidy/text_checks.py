@@ -31,7 +31,7 @@ TORCH_FREE = ("runtime/base", "runtime/config", "runtime/metrics", "runtime/medi
 
 # pattern, where it is allowed (path prefixes), why not elsewhere
 BANNED = [
-    (r"\bsleep_for\b|\bsleep_until\b|\busleep\s*\(|\bnanosleep\s*\(|[^_\w]sleep\s*\(", ["tests/"], "a sleep is no synchronisation: wait for the event with a deadline"),
+    (r"\bsleep_for\b|\bsleep_until\b|\busleep\s*\(|\bnanosleep\s*\(|[^_\w]sleep\s*\(", ["tests/", "stages/device/step_pacer.cc"], "a sleep is no synchronisation: wait for the event with a deadline"),
     (r"\bgetenv\s*\(", ["tools/", "tests/"], "only the mains read the environment"),
     (r"\.detach\s*\(\s*\)\s*;", ["stages/", "tests/stages/", "tests/bench/", "tests/support/fake_worker.cc"], "a detached thread has no owner: keep it and join it"),
     (r"\bstd::(recursive_)?mutex\b|\bstd::condition_variable\b|\babsl::Mutex\b", ["runtime/base/mutex.h", "runtime/base/log.cc"], "use latentd::Mutex (runtime/base/mutex.h)"),
