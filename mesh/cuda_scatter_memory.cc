@@ -223,8 +223,13 @@ void CudaScatterMemory::finishRound(uint32_t round) {
 }
 
 void CudaScatterMemory::close(std::vector<std::vector<at::Tensor>> regions) noexcept {
-  const Status drained = cuda::drain(parts_.stream.view(), kLeaving);
-  if (!drained.ok()) getLogger("mesh")->warn("a device still scatters heads as its rank leaves: " + messageOf(drained));
+  if (!cuda::drain(parts_.stream.view(), kLeaving).ok()) {
+    // It waits for a peer, and nobody else may say that the mesh is over.
+    end();
+    const Status drained = cuda::drain(parts_.stream.view(), kLeaving);
+    if (!drained.ok())
+      getLogger("mesh")->warn("a device still scatters heads as its rank leaves: " + messageOf(drained));
+  }
   for (std::vector<at::Tensor>& of_ranks : regions)
     letGoOfPeers(of_ranks);
   flags_->leave();
