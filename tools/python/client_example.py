@@ -10,6 +10,7 @@ Then:
 """
 import argparse
 import os
+import signal
 import sys
 import threading
 
@@ -64,18 +65,23 @@ def cancel(jobs, job_id):
 def run(jobs, arguments):
     job = submit(jobs, arguments.prompt, arguments.steps)
     print(f"job {job.id}: seed {job.parameters.seed}", file=sys.stderr)
-    limit = threading.Timer(arguments.time_limit, cancel, (jobs, job.id)) if arguments.time_limit else None
+    cancels = []
+
+    def cancel_after(seconds):
+        cancels.append(threading.Timer(seconds, cancel, (jobs, job_id)))
+        cancels[-1].start()
+
+    job_id = job.id
+    if arguments.time_limit:
+        cancel_after(arguments.time_limit)
+    # Not by a KeyboardInterrupt: raised inside grpcio, it can leave a lock of the channel taken.
+    signal.signal(signal.SIGINT, lambda *_: cancel_after(0))
     try:
-        if limit:
-            limit.start()
-        job = follow(jobs, job.id)
-    except KeyboardInterrupt:
-        cancel(jobs, job.id)
-        job = follow(jobs, job.id)
+        job = follow(jobs, job_id)
     finally:
-        if limit:
-            limit.cancel()
-            limit.join()  # a call of its own may still wait for its answer: the channel must outlive it
+        for timer in cancels:
+            timer.cancel()
+            timer.join()  # a call of its own may still wait for its answer: the channel must outlive it
     if job.state != api_pb2.JOB_STATE_SUCCEEDED:
         print(f"job {job.id} {state_of(job)}: {job.error.message}", file=sys.stderr)
         return 1
