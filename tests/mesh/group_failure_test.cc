@@ -14,6 +14,7 @@
 #include "mesh/collectives.h"
 #include "mesh/communication_error.h"
 #include "mesh/process_group.h"
+#include "tests/mesh/outcome.h"
 #include "tests/mesh/ranks.h"
 #include "tests/support/catch.h"
 
@@ -22,6 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using testing::ChildRank;
+using testing::outcomeOf;
 using testing::Ranks;
 
 // Of the tests where nobody waits for a deadline: well above what a loaded machine takes to notice anything.
@@ -54,16 +56,6 @@ Pending submit(ProcessGroup& group, const std::string& kind, int64_t rows = 1 <<
     receives.push_back({peer, at::zeros({size * rows}, dtype)});
   }
   return group.exchange(std::move(sends), std::move(receives));
-}
-
-// How it ended: "CODE message".
-std::string outcomeOf(const std::function<void()>& operation) {
-  try {
-    operation();
-  } catch (const CommunicationError& error) {
-    return absl::StatusCodeToString(error.status().code()) + " " + messageOf(error.status());
-  }
-  return "OK";
 }
 
 // Operations without end; how it ended, and the same once more.

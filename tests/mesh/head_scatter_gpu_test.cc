@@ -15,6 +15,7 @@
 #include "mesh/head_scatter.h"
 #include "mesh/ulysses.h"
 #include "tests/mesh/heads.h"
+#include "tests/mesh/random_shares.h"
 #include "tests/mesh/random_tensor.h"
 #include "tests/mesh/ranks.h"
 #include "tests/mesh/topology_list.h"
@@ -55,46 +56,9 @@ RanksOptions apart(MeshDegrees degrees, std::string setup = "") {
 
 // ---- results ------------------------------------------------------------------------------------------------
 
-// Beside others in a fused projection, with rows outside the batch, one batch for all, or with heads apart.
-at::Tensor stridedShare(const std::vector<int64_t>& shape, at::ScalarType dtype, at::Device device,
-                        std::mt19937_64& random) {
-  const auto made = [&](std::vector<int64_t> sizes) { return randomTensor(sizes, random).to(device, dtype); };
-  switch (randomInteger(0, 3, random)) {
-    case 0:
-      return made({shape[0], shape[1], 3, shape[2], shape[3]}).select(2, 1);
-    case 1:
-      return made({shape[1], shape[0], shape[2], shape[3]}).transpose(0, 1);
-    case 2:
-      return made({1, shape[1], shape[2], shape[3]}).expand(shape);
-    default:
-      return made({shape[0], shape[2], shape[1], shape[3]}).transpose(1, 2);
-  }
-}
-
 TEST_CASE("rank scatters random shares on a GPU", "[.][child]") {
   ChildRank rank(ChildRank::Start::kNothing);
-  testing::forEachTopology(rank, [&](const MeshDegrees& degrees) {
-    ProcessGroup& group = rank.mesh().group(MeshDim::kUlysses);
-    HeadScatter& heads = rank.mesh().headScatter();
-    std::mt19937_64 random(std::stoull(testing::firstLine(rank)) + 64 * rank.rank());  // values
-    std::mt19937_64 shapes(std::stoull(testing::firstLine(rank)));                     // the same on all ranks
-    for (int i = 0; i < 40; ++i) {
-      const std::vector<int64_t> shape = {randomInteger(1, 2, shapes), 37 * randomInteger(1, 2, shapes),
-                                          randomInteger(1, 2, shapes) * group.size(), 32 * randomInteger(1, 2, shapes)};
-      const at::ScalarType dtype = std::vector{at::kFloat, at::kBFloat16, at::kHalf}[randomInteger(0, 2, shapes)];
-      INFO(toString(degrees) << " " << at::IntArrayRef(shape) << " " << dtype);
-      const auto share = [&] { return stridedShare(shape, dtype, rank.device(), random); };
-      const Heads given{share(), share(), share()};
-      scatter(heads, given);  // whose targets are there then
-      const Heads got = scatter(heads, given);
-      CHECK(heads.direct());
-      CHECK(got.query.equal(scatterHeads(group, given.query).wait()));
-      CHECK(got.key.equal(scatterHeads(group, given.key).wait()));
-      CHECK(got.value.equal(scatterHeads(group, given.value).wait()));
-      CHECK(got.query.device() == rank.device());
-      CHECK(got.query.is_contiguous());
-    }
-  });
+  testing::scatterRandomShares(rank, {.rounds = 40, .rows = 37, .head_dim = 32});
 }
 
 TEST_CASE("head scatter: direct writes between ranks on one GPU give what the all-to-all gives [M12]", "[mesh][cuda]") {

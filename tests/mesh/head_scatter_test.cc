@@ -20,6 +20,8 @@
 #include "mesh/communication_error.h"
 #include "mesh/ulysses.h"
 #include "tests/mesh/heads.h"
+#include "tests/mesh/outcome.h"
+#include "tests/mesh/random_shares.h"
 #include "tests/mesh/random_tensor.h"
 #include "tests/mesh/ranks.h"
 #include "tests/mesh/topology_list.h"
@@ -33,6 +35,7 @@ using latentd::testing::containsText;
 using std::chrono::milliseconds;
 using testing::ChildRank;
 using testing::Heads;
+using testing::outcomeOf;
 using testing::randomInteger;
 using testing::randomTensor;
 using testing::Ranks;
@@ -43,46 +46,10 @@ constexpr milliseconds kLong{60'000};
 
 // ---- results ------------------------------------------------------------------------------------------------
 
-// A share of this rank, not contiguous: beside others in a fused projection, with rows outside the batch, or one batch
-// for all.
-at::Tensor stridedShare(const std::vector<int64_t>& shape, at::ScalarType dtype, std::mt19937_64& random) {
-  switch (randomInteger(0, 2, random)) {
-    case 0:
-      return randomTensor({shape[0], shape[1], 3, shape[2], shape[3]}, random).to(dtype).select(2, 1);
-    case 1:
-      return randomTensor({shape[1], shape[0], shape[2], shape[3]}, random).to(dtype).transpose(0, 1);
-    default:
-      return randomTensor({1, shape[1], shape[2], shape[3]}, random).to(dtype).expand(shape);
-  }
-}
-
 TEST_CASE("rank scatters random shares", "[.][child]") {
   ChildRank rank(ChildRank::Start::kNothing);
-  testing::forEachTopology(rank, [&](const MeshDegrees& degrees) {
-    ProcessGroup& group = rank.mesh().group(MeshDim::kUlysses);
-    HeadScatter& heads = rank.mesh().headScatter();
-    std::mt19937_64 random(std::stoull(testing::firstLine(rank)) + 64 * rank.rank());  // values
-    std::mt19937_64 shapes(std::stoull(testing::firstLine(rank)));                     // the same on all ranks
-    for (int i = 0; i < 30; ++i) {
-      // Some 20 shares, more than are kept, and some of them again.
-      const std::vector<int64_t> shape = {randomInteger(1, 2, shapes), randomInteger(1, 2, shapes),
-                                          randomInteger(1, 2, shapes) * group.size(), 4 * randomInteger(1, 2, shapes)};
-      const at::ScalarType dtype = std::vector{at::kFloat, at::kBFloat16, at::kHalf}[randomInteger(0, 2, shapes)];
-      INFO(toString(degrees) << " " << at::IntArrayRef(shape) << " " << dtype);
-      const Heads given{stridedShare(shape, dtype, random), stridedShare(shape, dtype, random),
-                        stridedShare(shape, dtype, random)};
-      scatter(heads, given);  // whose targets are there then
-      const uint64_t before = group.bytesSent();
-      const Heads got = scatter(heads, given);
-      const auto size = static_cast<uint64_t>(group.size());
-      CHECK(group.bytesSent() - before == 3 * (given.query.nbytes() / size * (size - 1)));
-      CHECK(heads.direct());
-      CHECK(got.query.equal(scatterHeads(group, given.query).wait()));
-      CHECK(got.key.equal(scatterHeads(group, given.key).wait()));
-      CHECK(got.value.equal(scatterHeads(group, given.value).wait()));
-      CHECK(got.query.is_contiguous());
-    }
-  });
+  // Some 20 shares, more than are kept, and some of them again.
+  testing::scatterRandomShares(rank, {.rounds = 30, .rows = 1, .head_dim = 4});
 }
 
 TEST_CASE("head scatter: direct writes give what the all-to-all gives, for more shares than are kept [M12]", "[mesh]") {
@@ -258,15 +225,6 @@ TEST_CASE("head scatter: where a rank cannot share memory, all take the all-to-a
 }
 
 // ---- a rank is lost -----------------------------------------------------------------------------------------
-
-std::string outcomeOf(const std::function<void()>& operation) {
-  try {
-    operation();
-  } catch (const CommunicationError& error) {
-    return absl::StatusCodeToString(error.status().code()) + " " + messageOf(error.status());
-  }
-  return "OK";
-}
 
 const std::vector<std::string>& states() {
   static const std::vector<std::string> all{"before begin", "while it writes", "when all is written", "while it waits"};
