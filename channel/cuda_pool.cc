@@ -29,6 +29,15 @@ class RehearsedCopy {
     return RehearsedCopy(std::move(buffer), std::move(copied));
   }
   StatusOr<bool> complete() const { return copied_.complete(); }
+  // Unless the last one is still under way. What fails here fails, and is told, when it is for real.
+  void rehearse(cuda::StreamView stream) {
+    if (complete().value_or(false)) submit(stream).IgnoreError();
+  }
+
+ private:
+  static constexpr uint64_t kBytes = 256;
+  RehearsedCopy(cuda::DeviceBuffer buffer, Event copied) : buffer_(std::move(buffer)), copied_(std::move(copied)) {}
+
   Status submit(cuda::StreamView stream) {
     LATENTD_RETURN_IF_ERROR(copied_.makeWait(stream));
     const cuda::DeviceGuard guard(stream.device());
@@ -37,10 +46,6 @@ class RehearsedCopy {
                                  "rehearsing a copy");
     return copied_.record(stream);
   }
-
- private:
-  static constexpr uint64_t kBytes = 256;
-  RehearsedCopy(cuda::DeviceBuffer buffer, Event copied) : buffer_(std::move(buffer)), copied_(std::move(copied)) {}
 
   cuda::DeviceBuffer buffer_;
   Event copied_;
@@ -82,9 +87,7 @@ class CudaExportedPool final : public ExportedPool {
     return ready_[slot.value].record(options_.stream);
   }
 
-  void rehearse() override {
-    if (rehearsed_.complete().value_or(false)) rehearsed_.submit(options_.stream).IgnoreError();
-  }
+  void rehearse() override { rehearsed_.rehearse(options_.stream); }
 
   StatusOr<bool> tryDropAttachment(Rank consumer) override {
     // A fill's waits for completion events come before its ready record.
@@ -145,7 +148,7 @@ class CudaImportedPool final : public ImportedPool {
   bool lends() const override { return true; }
 
   void rehearse() override {
-    if (rehearsed_ && rehearsed_->complete().value_or(false)) rehearsed_->submit(options_.stream).IgnoreError();
+    if (rehearsed_) rehearsed_->rehearse(options_.stream);
   }
 
   StatusOr<void*> borrow(SlotIndex slot, uint64_t offset) override {

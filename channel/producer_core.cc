@@ -125,7 +125,7 @@ Status ProducerCore::publish(SequenceNumber sequence, const ArtifactTree& tree, 
     flushPeers();
     reach("channel.producer.sent");
     publishing.end(draft.bytes);
-    remember(draft);
+    if (context_.backend->asynchronous()) remember(draft);
   }
   return published;
 }

@@ -32,11 +32,10 @@ void HeadScatter::begin(at::IntArrayRef share, at::ScalarType dtype) {
   if (!unshared_.ok() && transport_ == ScatterTransport::kDirect)
     throw CommunicationError(annotate(unshared_, "ranks cannot write into each other's memory"));
   obstacle_ = active_ != nullptr ? active_->begin({share.vec(), dtype}) : unshared_;
-  by_direct_ = active_ != nullptr && obstacle_.ok();
 }
 
 PendingHeads HeadScatter::submit(HeadTag tag, const at::Tensor& x) {
-  if (!by_direct_) return scatterHeads(group_, x);
+  if (!direct()) return scatterHeads(group_, x);
   Pending pending = active_->submit(tag, x);
   return PendingHeads(std::move(pending), active_->target(tag), PendingHeads::Layout::kFinal);
 }

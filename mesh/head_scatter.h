@@ -38,7 +38,7 @@ class HeadScatter {
   PendingHeads submit(HeadTag tag, const at::Tensor& x);
 
   // Of the last round; and why it went by the all-to-all, where it might have gone directly.
-  bool direct() const { return by_direct_; }
+  bool direct() const { return active_ != nullptr && obstacle_.ok(); }
   const Status& obstacle() const { return obstacle_; }
   // Why no round can go directly, once that was found out; OK where one may, and where nobody asked.
   const Status& unshared() const { return unshared_; }
@@ -55,7 +55,6 @@ class HeadScatter {
   bool settled_ = false;
   DirectScatter* active_ = nullptr;  // the executor's
   Status unshared_;
-  bool by_direct_ = false;
   Status obstacle_;
   Mutex mutex_;
   bool ended_ GUARDED_BY(mutex_) = false;

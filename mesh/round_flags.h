@@ -23,8 +23,8 @@ namespace latentd::mesh {
 //   await(kWritten, n)      so I may read what I was given in round n
 //
 // Rounds count from 1; they may pass 2^32. A flag is stored with release and loaded with acquire, which orders what the
-// ranks do with the memory in between [M10]. Devices raise and await the same flags in their streams' turns: words()
-// are where they are.
+// ranks do with the memory in between [M10]. Devices raise and await the same flags in their streams' turns:
+// offsetOf() tells where they are.
 // Owner: a ScatterMemory. Thread: one; end(), trouble(), reached() and pass() from any. States: open -> ended. Failure:
 // await() throws std::runtime_error where this rank has ended, and naming a peer that has ended, that died, or that
 // left before it announced what is awaited. It has no deadline of its own: whoever has one ends it.

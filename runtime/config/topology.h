@@ -81,7 +81,7 @@ struct GroupSpec {
   MeshDegrees parallel;         // their product is the number of ranks; dp is 1, as replicas are groups of their own
   Communication communication = Communication::kAuto;
   std::string communication_reason;
-  UlyssesTransport ulysses_transport = UlyssesTransport::kAuto;  // c10d for a group without ulysses
+  UlyssesTransport ulysses_transport = UlyssesTransport::kAuto;  // of no matter without ulysses
   std::string ulysses_transport_reason;
   uint32_t threads = 0;  // of each rank; 0 only while the file is read
   DType dtype = DType::kFloat32;

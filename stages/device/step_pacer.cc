@@ -14,7 +14,7 @@ namespace {
 // An interrupt takes 50 to 100 us to wake a sleeping host: the end of a step that is as short as a hand-off's copy is
 // seen sooner by looking. Of longer steps it is little of a core.
 constexpr std::chrono::microseconds kLook{1000};
-// So long before its expected end a method is said to be near it: consumers look for as long, and a half more.
+// So long before its expected end a method is said to be near it: consumers look for twice as long.
 constexpr std::chrono::microseconds kNear{2000};
 // How often a device is looked at meanwhile, which may be done sooner than expected: CUDA has no wait with a deadline
 // that leaves nothing in its stream.
