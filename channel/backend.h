@@ -99,8 +99,8 @@ class ImportedPool {
   virtual bool lends() const = 0;
   // The first element of the dense tensor at `offset`, ordered after the slot is ready.
   virtual StatusOr<void*> borrow(SlotIndex slot, uint64_t offset) = 0;
-  // read() is about to be called by a thread that has slept: see Allocator::rehearse(). Touches no slot, and is no work
-  // for a device that the producer needs.
+  // read() is about to be called by a thread that has slept: what the driver does for it. Touches no slot, and is no
+  // work for a device that the producer needs.
   virtual void rehearse() {}
   // Records the completion of everything read from the slot: before +generation, never before -generation. Where the
   // exporter has no event of ours to wait for (a one-shot buffer, a CPU producer), waits for it, within a deadline.

@@ -147,8 +147,8 @@ class Producer {
   virtual Status abort(SequenceNumber sequence, const Status& reason) = 0;
 
   // A publication is about to follow, in a few milliseconds: consumers that sleep until it comes wake up meanwhile, and
-  // both sides go the way of the last one once more, so that it is not cold. A hint, which may be repeated: nothing
-  // depends on it, and it costs nothing where copies are not asynchronous. Thread: publish()'s.
+  // get ready for one like the last. A hint, which may be repeated: nothing depends on it, and it costs nothing where
+  // copies are not asynchronous. Thread: publish()'s.
   virtual void announce() = 0;
 
   // This rank is alive and moving: a finished step, or a heartbeat while the running command is inside its own stall
@@ -171,18 +171,14 @@ StatusOr<std::unique_ptr<Producer>> openProducer(const ChannelSpec& spec, Rank r
 
 // ---- consumer ----------------------------------------------------------------------------------------------
 
-// Where receive() puts tensors. Thread: the caller of receive().
+// Where receive() puts tensors. Thread: the caller of receive(). It may be called while nothing has arrived yet, for
+// what is expected: such a tensor goes unused if something else comes.
 class Allocator {
  public:
   virtual ~Allocator() = default;
   // A tensor of this shape whose storage `owner` keeps, not cleared; strides may be any. RESOURCE_EXHAUSTED if there is
-  // no memory.
+  // no memory. What it throws passes through the call that needs it, whose number is discarded.
   virtual StatusOr<TensorView> allocate(DType dtype, const std::vector<int64_t>& shape, Device device) = 0;
-  // allocate() is about to be called like this, by a thread that has slept: what its first call costs more than a
-  // second one may be paid now, while it waits. Never fails, keeps nothing.
-  virtual void rehearse(DType dtype, const std::vector<int64_t>& shape, Device device) noexcept {
-    (void)dtype, (void)shape, (void)device;
-  }
 };
 
 struct ConsumerStats {

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <exception>
 #include <stop_token>
 #include <thread>
 #include <utility>
@@ -51,10 +52,19 @@ ConsumerCore::ConsumerCore(const ChannelSpec& spec, Rank rank, Device device, co
 StatusOr<ConsumerCore::Copied> ConsumerCore::copy(SequenceNumber sequence, Allocator& allocator,
                                                   const WaitOptions& wait) {
   const HandoffTimer waiting(wait, *context_.clock, HandoffPhase::kInputWait, sequence);
-  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, &allocator, wait));
+  Targets targets;
+  const auto prepared = [&] { prepare(allocator, targets); };
+  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, prepared, wait));
   waiting.end();
   const HandoffTimer copying(wait, *context_.clock, HandoffPhase::kCopy, sequence);
-  StatusOr<ArtifactTree> tree = copyOut(claim, allocator);
+  StatusOr<ArtifactTree> tree = ArtifactTree();
+  try {
+    tree = copyOut(claim, allocator, std::move(targets));
+  } catch (...) {
+    completeReads(claim).IgnoreError();
+    giveUp(sequence, "failed");
+    throw;
+  }
   // Also of copies that were submitted before one that failed, and may still run.
   const Status completed = completeReads(claim);
   if (!tree.ok()) {
@@ -62,7 +72,7 @@ StatusOr<ConsumerCore::Copied> ConsumerCore::copy(SequenceNumber sequence, Alloc
     return annotate(tree.status(), "receiving number " + std::to_string(sequence.value) + " of " + spec_.edge);
   }
   if (!completed.ok()) return finish(sequence, claim, completed);
-  copying.end(claim.bytes);
+  copying.end(claim.plan->bytes);
   return Copied{*std::move(tree), std::move(claim)};
 }
 
@@ -82,7 +92,7 @@ StatusOr<HeldArtifact> ConsumerCore::take(SequenceNumber sequence, Allocator& al
 
 StatusOr<HeldArtifact> ConsumerCore::borrow(SequenceNumber sequence, const WaitOptions& wait) {
   const HandoffTimer waiting(wait, *context_.clock, HandoffPhase::kInputWait, sequence);
-  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kBorrowed, nullptr, wait));
+  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kBorrowed, {}, wait));
   waiting.end();
   StatusOr<ArtifactTree> tree = lend(claim);
   auto hold = std::make_unique<ArtifactHold>(shared_from_this(), sequence, std::move(claim), false);
@@ -90,8 +100,8 @@ StatusOr<HeldArtifact> ConsumerCore::borrow(SequenceNumber sequence, const WaitO
   return HeldArtifact(*std::move(tree), std::move(hold));
 }
 
-StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, ArtifactState next, Allocator* allocator,
-                                                  const WaitOptions& wait) {
+StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, ArtifactState next,
+                                                  const std::function<void()>& prepare, const WaitOptions& wait) {
   // Made before the lock is taken: a request that was made already calls back at once.
   const std::stop_callback wake(wait.cancel, [this] {
     MutexLock lock(mutex_);
@@ -105,7 +115,7 @@ StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, Artif
                                                             spec_.edge + " has ended here, or is being received");
   }
   artifact->receiving = true;
-  const Status arrived = waitArrived(sequence, allocator, wait);
+  const Status arrived = waitArrived(sequence, prepare, wait);
   // A failure of the channel forgets the numbers that nobody reads.
   const auto found = artifacts_.find(sequence);
   if (found == artifacts_.end()) return failure_;
@@ -119,23 +129,22 @@ StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, Artif
     endIfComplete(sequence);
     return reason;
   }
-  StatusOr<Claim> claim = plan(waited);
-  if (claim.ok() && next == ArtifactState::kBorrowed && !claim->canBeLent()) {
+  StatusOr<Claim> claimed = claim(waited);
+  if (claimed.ok() && next == ArtifactState::kBorrowed && !claimed->plan->canBeLent()) {
     return makeStatus(absl::StatusCode::kFailedPrecondition,
                       "number " + std::to_string(sequence.value) + " of " + spec_.edge +
                           " lies in the slots of several producer ranks, in runs of tokens, or on the other side of "
                           "the host: receive() it");
   }
-  if (!claim.ok()) {
+  if (!claimed.ok()) {
     // The number ends here; the channel goes on.
     rememberDiscard(sequence, "failed", nullptr).IgnoreError();
-    return claim.status();
+    return claimed.status();
   }
   waited.claimed = true;
   waited.state.move(next);
   ++readers_;
-  rememberRecords(*claim);
-  return claim;
+  return claimed;
 }
 
 bool ConsumerCore::hasArrived(SequenceNumber sequence) const {
@@ -143,7 +152,8 @@ bool ConsumerCore::hasArrived(SequenceNumber sequence) const {
   return artifact.state.is(ArtifactState::kArrived) || !artifact.aborted.ok();
 }
 
-Status ConsumerCore::waitArrived(SequenceNumber sequence, Allocator* allocator, const WaitOptions& wait) {
+Status ConsumerCore::waitArrived(SequenceNumber sequence, const std::function<void()>& prepare,
+                                 const WaitOptions& wait) {
   readSources();
   std::vector<ProgressWatch> watches;
   Status waited;
@@ -153,12 +163,16 @@ Status ConsumerCore::waitArrived(SequenceNumber sequence, Allocator* allocator, 
       reads = reading_ = true;
       setMuted(true);
       // Where somebody announces, it may have been said before anybody waited.
-      if (keeps_frames_) {
+      if (announces_) {
         look_until_ = std::max(look_until_, context_.clock->now() + kFirstLook);
         coming_ = true;
       }
     }
-    if (allocator != nullptr && std::exchange(coming_, false)) rehearse(*allocator);
+    if (prepare && std::exchange(coming_, false)) {
+      mutex_.unlock();
+      prepare();
+      mutex_.lock();
+    }
     waited = waitOnce(sequence, wait, watches, reads);
   }
   if (reads) {
@@ -203,26 +217,26 @@ Status ConsumerCore::waitOnce(SequenceNumber sequence, const WaitOptions& wait, 
   return absl::OkStatus();
 }
 
-void ConsumerCore::rehearse(Allocator& allocator) {
-  if (last_records_.empty()) return;
-  v1::Message message;
-  if (message.ParseFromString(last_frame_)) parseRecord(message.publication(), spec_).IgnoreError();
-  Artifact last;
-  last.records = last_records_;
-  const StatusOr<Claim> claim = plan(last);
-  if (!claim.ok()) return;
-  for (size_t i = 0; i < claim->plans.size(); ++i)
-    allocator.rehearse(last_records_[0]->leaves[i].desc.dtype(), claim->plans[i].shape, device_);
-  for (const auto& of_rank : claim->pools) {
-    for (const std::shared_ptr<ImportedPool>& pool : of_rank) {
-      if (pool != nullptr) pool->rehearse();
+void ConsumerCore::prepare(Allocator& allocator, Targets& targets) {
+  std::shared_ptr<const Plan> plan;
+  {
+    MutexLock lock(mutex_);
+    plan = plan_;
+    if (plan == nullptr || !failure_.ok()) return;
+    for (const auto& of_rank : plan->pools) {
+      for (const std::shared_ptr<ImportedPool>& pool : of_rank) {
+        if (pool != nullptr) pool->rehearse();
+      }
     }
   }
-}
-
-void ConsumerCore::rememberRecords(const Claim& claim) {
-  const auto has_buffer = [](const auto& record) { return record->ticket.has_value(); };
-  if (std::none_of(claim.records.begin(), claim.records.end(), has_buffer)) last_records_ = claim.records;
+  if (targets.plan == plan) return;
+  // What fails now fails, and is told, when it is for real.
+  try {
+    StatusOr<Targets> made = makeTargets(std::move(plan), allocator);
+    if (made.ok()) targets = *std::move(made);
+  } catch (const std::exception&) {
+    return;
+  }
 }
 
 void ConsumerCore::letOthersRun() {
@@ -272,10 +286,10 @@ void ConsumerCore::wakeWaiters() {
 
 Status ConsumerCore::completeReads(const Claim& claim) {
   for (size_t p = 0; p < claim.records.size(); ++p) {
-    const std::vector<Record::Leaf>& leaves = claim.records[p]->leaves;
-    for (size_t i = 0; i < leaves.size(); ++i) {
-      if (claim.pools[p][i] == nullptr) continue;
-      LATENTD_RETURN_IF_ERROR(claim.pools[p][i]->complete(leaves[i].slot ? leaves[i].slot->slot : SlotIndex(0)));
+    const std::vector<std::shared_ptr<ImportedPool>>& pools = claim.plan->pools[p];
+    for (size_t i = 0; i < pools.size(); ++i) {
+      if (pools[i] == nullptr) continue;
+      LATENTD_RETURN_IF_ERROR(pools[i]->complete(claim.records[p]->slotOf(claim.plan->shapes[p]->leaves[i])));
     }
   }
   return absl::OkStatus();
@@ -288,8 +302,8 @@ Status ConsumerCore::finish(SequenceNumber sequence, const Claim& claim, const S
   const bool borrowed = found->second.state.is(ArtifactState::kBorrowed);
   if (completed.ok() && failure_.ok()) {
     for (size_t p = 0; p < claim.records.size(); ++p)
-      acknowledge(p, *claim.records[p], claim.read[p]);
-    stats_.bytes_read += claim.bytes;
+      acknowledge(p, *claim.records[p], claim.plan->read[p]);
+    stats_.bytes_read += claim.plan->bytes;
     ++(borrowed ? stats_.borrowed : stats_.received);
   }
   found->second.state.move(ArtifactState::kEnded);

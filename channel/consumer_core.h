@@ -74,6 +74,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
     std::map<uint32_t, Mapped> pools;      // by profile; at most profiles_max
     bool pools_gone = false;               // and none comes any more: it is done with, or dead and unmapped
     std::vector<int64_t> last_generation;  // by row and slot: what was published there last
+    std::shared_ptr<const RecordShape> last_shape;  // of its last publication; null if that had a ticket
   };
 
   struct Artifact {
@@ -86,17 +87,30 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
     std::function<void(const Status&)> done;             // of discard()
   };
 
-  // What receive(), take() and borrow() work on once everything arrived.
-  struct Claim {
-    std::vector<std::shared_ptr<const Record>> records;  // by rank
+  // What is read of an artifact: the same for all whose records have the same shapes and no one-shot buffer. Constant.
+  struct Plan {
+    std::vector<std::shared_ptr<const RecordShape>> shapes;  // by rank
     // The pool of every leaf that is read, by rank and leaf.
     std::vector<std::vector<std::shared_ptr<ImportedPool>>> pools;
-    std::vector<LeafPlan> plans;
+    std::vector<LeafPlan> leaves;
     std::vector<std::vector<bool>> read;  // by rank and word of its record: something is read from it
     uint64_t bytes = 0;
 
     // No leaf is put together from several slots, and this rank's device reads them where they are.
     bool canBeLent() const;
+  };
+
+  // What receive(), take() and borrow() work on once everything arrived.
+  struct Claim {
+    std::vector<std::shared_ptr<const Record>> records;  // by rank
+    std::shared_ptr<const Plan> plan;                    // owners: claims, and the endpoint for the next one
+  };
+
+  // Targets of an artifact that is waited for, made for the plan of the last one; of no use to another plan.
+  struct Targets {
+    std::shared_ptr<const Plan> plan;
+    std::vector<TensorView> views;  // by leaf
+    ArtifactTree tree;              // over them
   };
 
   // An artifact out of its slots, whose reads are complete in stream order and not acknowledged.
@@ -106,18 +120,18 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   };
 
   // ---- consumer_core.cc: the calls ----------------------------------------------------------------------------
-  // `allocator`: of a call that will copy, else null.
-  StatusOr<Claim> await(SequenceNumber sequence, ArtifactState next, Allocator* allocator, const WaitOptions& wait)
-      EXCLUDES(mutex_);
-  Status waitArrived(SequenceNumber sequence, Allocator* allocator, const WaitOptions& wait) REQUIRES(mutex_);
+  // `prepare` runs, of a call that will copy, while it waits and something is about to arrive.
+  StatusOr<Claim> await(SequenceNumber sequence, ArtifactState next, const std::function<void()>& prepare,
+                        const WaitOptions& wait) EXCLUDES(mutex_);
+  Status waitArrived(SequenceNumber sequence, const std::function<void()>& prepare, const WaitOptions& wait)
+      REQUIRES(mutex_);
   bool hasArrived(SequenceNumber sequence) const REQUIRES(mutex_);
   // `reads`: the sockets are this call's to read.
   Status waitOnce(SequenceNumber sequence, const WaitOptions& wait, std::vector<ProgressWatch>& watches, bool reads)
       REQUIRES(mutex_);
-  // Goes the way of the next record with the last one, for the sake of caches alone: a thread that has slept takes
-  // several times as long for the first round.
-  void rehearse(Allocator& allocator) REQUIRES(mutex_);
-  void rememberRecords(const Claim& claim) REQUIRES(mutex_);
+  // Makes the targets of an artifact like the last one, and submits a copy of its kind: a thread that has slept takes
+  // several times as long for the first.
+  void prepare(Allocator& allocator, Targets& targets) EXCLUDES(mutex_);
   void letOthersRun() REQUIRES(mutex_);
   void sleepUntilReadable(Clock::Duration longest) REQUIRES(mutex_);
   // True if anything came.
@@ -134,10 +148,14 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   void countDiscard(std::string_view reason) REQUIRES(mutex_);
 
   // ---- consumer_reads.cc: what to read, and reading it ----------------------------------------------------------
-  StatusOr<Claim> plan(Artifact& artifact) REQUIRES(mutex_);
-  Status planLeafOf(Claim& claim, size_t leaf) REQUIRES(mutex_);
-  StatusOr<std::shared_ptr<ImportedPool>> poolOf(Claim& claim, size_t rank, size_t leaf) REQUIRES(mutex_);
-  StatusOr<ArtifactTree> copyOut(Claim& claim, Allocator& allocator) EXCLUDES(mutex_);
+  StatusOr<Claim> claim(const Artifact& artifact) REQUIRES(mutex_);
+  StatusOr<std::shared_ptr<const Plan>> planOf(const Claim& claim) REQUIRES(mutex_);
+  Status planLeafOf(const Claim& claim, size_t leaf, Plan& plan) REQUIRES(mutex_);
+  StatusOr<std::shared_ptr<ImportedPool>> poolOf(const Record& record, size_t rank, size_t leaf, Plan& plan)
+      REQUIRES(mutex_);
+  StatusOr<Targets> makeTargets(std::shared_ptr<const Plan> plan, Allocator& allocator) const EXCLUDES(mutex_);
+  // Into `targets`, if they are of the claim's plan.
+  StatusOr<ArtifactTree> copyOut(const Claim& claim, Allocator& allocator, Targets targets) EXCLUDES(mutex_);
   StatusOr<ArtifactTree> lend(const Claim& claim) EXCLUDES(mutex_);
 
   // ---- consumer_sources.cc: connections, messages, the end -----------------------------------------------------
@@ -148,7 +166,8 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   bool readSource(size_t rank) REQUIRES(mutex_);
   Status onMessage(size_t rank, const v1::Message& message, Frame& frame) REQUIRES(mutex_);
   Status onPool(size_t rank, const v1::PoolAnnounce& announcement, Frame& frame) REQUIRES(mutex_);
-  Status onPublication(size_t rank, const v1::Publication& message, Frame& frame) REQUIRES(mutex_);
+  // `ticket`: of the message, if it has one.
+  Status onRecord(size_t rank, Record record, const v1::Ticket* ticket, Frame& frame) REQUIRES(mutex_);
   Status onAborted(size_t rank, const v1::Aborted& message) REQUIRES(mutex_);
   // Asks for the pools of the record that could not be mapped once more.
   void requestLostPools(size_t rank, const Record& record) REQUIRES(mutex_);
@@ -197,12 +216,10 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   SequenceSet ended_ GUARDED_BY(mutex_);
   uint32_t readers_ GUARDED_BY(mutex_) = 0;  // artifacts being copied or borrowed: pools stay mapped for them
   DrainLook drain_look_ GUARDED_BY(mutex_);
-  // What arrived last and had no one-shot buffer, by publishing rank, and the frame of one of them; for rehearse().
-  std::vector<std::shared_ptr<const Record>> last_records_ GUARDED_BY(mutex_);
-  std::string last_frame_ GUARDED_BY(mutex_);
-  bool keeps_frames_ GUARDED_BY(mutex_) = false;      // somebody announces
+  std::shared_ptr<const Plan> plan_ GUARDED_BY(mutex_);  // the last one without a one-shot buffer
+  bool announces_ GUARDED_BY(mutex_) = false;            // somebody does
   Clock::TimePoint look_until_ GUARDED_BY(mutex_){};  // until then a publication is about to arrive
-  bool coming_ GUARDED_BY(mutex_) = false;            // and nobody has rehearsed for it
+  bool coming_ GUARDED_BY(mutex_) = false;            // and nobody has prepared for it
   bool reading_ GUARDED_BY(mutex_) = false;           // a waiting call reads the sockets; the loop does not
   bool asleep_ GUARDED_BY(mutex_) = false;            // in poll()
   ConsumerStats stats_ GUARDED_BY(mutex_);

@@ -47,7 +47,7 @@ Status ConsumerCore::onPool(size_t rank, const v1::PoolAnnounce& announcement, F
 Status ConsumerCore::importOneShot(Record& record, const v1::Ticket& ticket, Frame& frame) {
   if (ticket.bytes() == 0) return absl::OkStatus();
   Device device;
-  for (const Record::Leaf& leaf : record.leaves) {
+  for (const RecordShape::Leaf& leaf : record.shape->leaves) {
     if (leaf.unpooled_offset) device = leaf.desc.device();
   }
   if (frame.fds_lost) {
@@ -67,13 +67,13 @@ Status ConsumerCore::importOneShot(Record& record, const v1::Ticket& ticket, Fra
 }
 
 void ConsumerCore::requestLostPools(size_t rank, const Record& record) {
-  for (const Record::Leaf& leaf : record.leaves) {
-    if (!leaf.slot) continue;
-    Mapped& mapped = sources_[rank].pools.at(leaf.slot->row.value);
+  for (const RecordShape::Leaf& leaf : record.shape->leaves) {
+    if (!leaf.row) continue;
+    Mapped& mapped = sources_[rank].pools.at(leaf.row->value);
     if (mapped.pool != nullptr || mapped.requested) continue;
     mapped.requested = true;
     v1::Message message = newMessage();
-    message.mutable_pool_request()->set_profile(leaf.slot->row.value);
+    message.mutable_pool_request()->set_profile(leaf.row->value);
     sendTo(sources_[rank], message);
   }
 }
@@ -81,8 +81,8 @@ void ConsumerCore::requestLostPools(size_t rank, const Record& record) {
 bool ConsumerCore::awaitsPool(const Artifact& artifact) const {
   for (size_t p = 0; p < artifact.records.size(); ++p) {
     if (artifact.records[p] == nullptr) continue;
-    for (const Record::Leaf& leaf : artifact.records[p]->leaves) {
-      if (leaf.slot && sources_[p].pools.at(leaf.slot->row.value).requested) return true;
+    for (const RecordShape::Leaf& leaf : artifact.records[p]->shape->leaves) {
+      if (leaf.row && sources_[p].pools.at(leaf.row->value).requested) return true;
     }
   }
   return false;

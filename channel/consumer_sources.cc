@@ -203,15 +203,22 @@ Status ConsumerCore::onMessage(size_t rank, const v1::Message& message, Frame& f
   // What was sent before the producer learned that this side ends.
   if (!failure_.ok()) return absl::OkStatus();
   switch (message.kind_case()) {
-    case v1::Message::kPublication:
-      return onPublication(rank, message.publication(), frame);
+    case v1::Message::kPublication: {
+      const v1::Publication& publication = message.publication();
+      LATENTD_ASSIGN_OR_RETURN(Record record, parseRecord(publication, spec_));
+      return onRecord(rank, std::move(record), publication.has_ticket() ? &publication.ticket() : nullptr, frame);
+    }
+    case v1::Message::kAgain: {
+      LATENTD_ASSIGN_OR_RETURN(Record record, parseAgain(message.again(), source.last_shape, spec_));
+      return onRecord(rank, std::move(record), nullptr, frame);
+    }
     case v1::Message::kAborted:
       return onAborted(rank, message.aborted());
     case v1::Message::kComing:
       ++stats_.announced;
       look_until_ = context_.clock->now() + kComingLook;
       coming_ = true;
-      keeps_frames_ = true;
+      announces_ = true;
       return absl::OkStatus();
     case v1::Message::kPoolAnnounce:
       return onPool(rank, message.pool_announce(), frame);
@@ -229,12 +236,12 @@ Status ConsumerCore::onMessage(size_t rank, const v1::Message& message, Frame& f
 
 Status ConsumerCore::checkGenerations(size_t rank, const Record& record, bool& stale) {
   Source& source = sources_[rank];
-  for (const Record::Leaf& leaf : record.leaves) {
-    if (!leaf.slot) continue;
-    const auto pool = source.pools.find(leaf.slot->row.value);
+  for (const RecordShape::Leaf& leaf : record.shape->leaves) {
+    if (!leaf.row) continue;
+    const auto pool = source.pools.find(leaf.row->value);
     if (pool == source.pools.end() || pool->second.desc != leaf.desc) {
-      return brokenRule("a publication of " + leaf.desc.toString() + " names pool " +
-                        std::to_string(leaf.slot->row.value) + ", which is none for it");
+      return brokenRule("a publication of " + leaf.desc.toString() + " names pool " + std::to_string(leaf.row->value) +
+                        ", which is none for it");
     }
   }
   for (const SlotRef& ref : record.words()) {
@@ -253,8 +260,7 @@ Status ConsumerCore::checkGenerations(size_t rank, const Record& record, bool& s
   return absl::OkStatus();
 }
 
-Status ConsumerCore::onPublication(size_t rank, const v1::Publication& message, Frame& frame) {
-  LATENTD_ASSIGN_OR_RETURN(Record record, parseRecord(message, spec_));
+Status ConsumerCore::onRecord(size_t rank, Record record, const v1::Ticket* ticket, Frame& frame) {
   bool stale = false;
   LATENTD_RETURN_IF_ERROR(checkGenerations(rank, record, stale));
   if (stale) {
@@ -265,11 +271,8 @@ Status ConsumerCore::onPublication(size_t rank, const v1::Publication& message, 
   if (artifact == nullptr || (artifact->ended_by >> rank & 1) != 0) {
     return brokenRule("number " + std::to_string(record.sequence.value) + " was published after it ended");
   }
-  if (message.has_ticket()) {
-    LATENTD_RETURN_IF_ERROR(importOneShot(record, message.ticket(), frame));
-  } else if (keeps_frames_) {
-    last_frame_ = frame.bytes;
-  }
+  sources_[rank].last_shape = ticket == nullptr ? record.shape : nullptr;
+  if (ticket != nullptr) LATENTD_RETURN_IF_ERROR(importOneShot(record, *ticket, frame));
   artifact->ended_by |= uint64_t{1} << rank;
   coming_ = false;
   const SequenceNumber sequence = record.sequence;
@@ -380,6 +383,7 @@ void ConsumerCore::failLocked(const Status& status, bool orderly) {
 
 void ConsumerCore::retireLocked() {
   state_.move(EndpointState::kRetiring);
+  plan_ = nullptr;  // holds pools
   for (auto entry = artifacts_.begin(); entry != artifacts_.end();) {
     Artifact& artifact = entry->second;
     // What is being read ends when its reader does.

@@ -65,7 +65,7 @@ class CudaExportedPool final : public ExportedPool {
 
   // Consumers have unmapped, or are dead. A fill of this process may still be under way.
   ~CudaExportedPool() override {
-    const StatusOr<bool> filled = allComplete(ready_);
+    const StatusOr<bool> filled = isIdle();
     if (!filled.ok() || !*filled) cuda::drain(options_.stream, options_.device_timeout).IgnoreError();
   }
 
@@ -91,13 +91,18 @@ class CudaExportedPool final : public ExportedPool {
 
   StatusOr<bool> tryDropAttachment(Rank consumer) override {
     // A fill's waits for completion events come before its ready record.
-    LATENTD_ASSIGN_OR_RETURN(const bool filled, allComplete(ready_));
+    LATENTD_ASSIGN_OR_RETURN(const bool filled, isIdle());
     MutexLock lock(mutex_);
     if (filled) completed_.erase(consumer.value);
     return filled;
   }
 
  private:
+  StatusOr<bool> isIdle() const {
+    LATENTD_ASSIGN_OR_RETURN(const bool filled, allComplete(ready_));
+    return filled ? rehearsed_.complete() : StatusOr<bool>(false);
+  }
+
   Status waitForReaders(SlotIndex slot, uint64_t copied_by) {
     MutexLock lock(mutex_);
     for (const auto& [consumer, events] : completed_) {
@@ -171,8 +176,8 @@ class CudaImportedPool final : public ImportedPool {
   }
 
  private:
-  // The record was submitted before the publication that names this slot was sent. A consumer is as a rule there before
-  // the producer's device is done, so whether it is is not asked first: that would be one call more in every hand-off.
+  // The record was submitted before the publication that names this slot was sent. Whether it is complete is not asked
+  // first: where two contexts share a device, the wait is what makes this one's turn come while the copy is submitted.
   Status waitReady(SlotIndex slot) const {
     LATENTD_CHECK(memory_.has_value(), "a read after the pool was unmapped [C13]");
     return ready_[slot.value].makeWait(options_.stream);

@@ -24,23 +24,22 @@ struct ProducerCore::Draft {
   struct Taken {
     RowIndex row;
     SlotIndex slot;
-    std::optional<uint32_t> leaf;  // none: the ticket
   };
 
   SequenceNumber sequence;
   std::vector<TensorView> leaves;
-  std::vector<TensorDesc> descs;
-  v1::Message message;
-  std::vector<Taken> taken;
-  std::vector<uint32_t> unpooled;          // leaves without a pool
-  std::unique_ptr<ExportedPool> one_shot;  // holds them
+  std::shared_ptr<const RecordShape> last;  // this one's shape is that of the last
+  std::shared_ptr<RecordShape> fresh;       // or another one
+  std::vector<Taken> taken;                 // of the pooled leaves, in their order, then the ticket
+  std::vector<uint32_t> unpooled;           // leaves without a pool
+  std::unique_ptr<ExportedPool> one_shot;   // holds them
   uint64_t one_shot_bytes = 0;
   uint64_t reserved = 0;
   uint64_t bytes = 0;
   Clock::TimePoint start;
   Clock::Duration slot_wait{};
 
-  v1::Publication& record() { return *message.mutable_publication(); }
+  std::shared_ptr<const RecordShape> shape() const { return last != nullptr ? last : fresh; }
 };
 
 ProducerCore::ProducerCore(const ChannelSpec& spec, Rank rank, const ChannelContext& context,
@@ -125,21 +124,16 @@ Status ProducerCore::publish(SequenceNumber sequence, const ArtifactTree& tree, 
     flushPeers();
     reach("channel.producer.sent");
     publishing.end(draft.bytes);
-    if (context_.backend->asynchronous()) remember(draft);
   }
   return published;
 }
 
 Status ProducerCore::publishNow(Draft& draft, const ArtifactTree& tree, const WaitOptions& wait) {
-  draft.message = newMessage();
-  v1::Publication& record = draft.record();
-  record.set_sequence(draft.sequence.value);
   draft.leaves = distinctLeaves(tree);
-  LATENTD_RETURN_IF_ERROR(encodeTree(tree, draft.leaves, *record.mutable_tree()));
-  for (const TensorView& leaf : draft.leaves) {
-    LATENTD_ASSIGN_OR_RETURN(TensorDesc desc, TensorDesc::of(leaf));
-    LATENTD_RETURN_IF_ERROR(checkTokens(leaf));
-    draft.descs.push_back(std::move(desc));
+  if (isLikeLast(draft.leaves, tree)) {
+    draft.last = last_shape_;
+  } else {
+    LATENTD_RETURN_IF_ERROR(makeShape(draft, tree));
   }
   for (uint32_t i = 0; i < draft.leaves.size(); ++i)
     LATENTD_RETURN_IF_ERROR(stageLeaf(draft, i, wait));
@@ -147,39 +141,58 @@ Status ProducerCore::publishNow(Draft& draft, const ArtifactTree& tree, const Wa
   return commit(draft);
 }
 
+bool ProducerCore::isLikeLast(const std::vector<TensorView>& leaves, const ArtifactTree& tree) const {
+  if (last_shape_ == nullptr || leaves.size() != last_shape_->leaves.size()) return false;
+  const auto same = [](const TensorView& leaf, const RecordShape::Leaf& last) {
+    return last.desc.isOf(leaf) && leaf.whole == last.whole && leaf.tokens == last.tokens;
+  };
+  return std::equal(leaves.begin(), leaves.end(), last_shape_->leaves.begin(), same) &&
+         isEncodedAs(tree, leaves, last_shape_->tree);
+}
+
+Status ProducerCore::makeShape(Draft& draft, const ArtifactTree& tree) {
+  draft.fresh = std::make_shared<RecordShape>();
+  LATENTD_RETURN_IF_ERROR(encodeTree(tree, draft.leaves, draft.fresh->tree));
+  for (const TensorView& leaf : draft.leaves) {
+    LATENTD_ASSIGN_OR_RETURN(TensorDesc desc, TensorDesc::of(leaf));
+    LATENTD_RETURN_IF_ERROR(checkTokens(leaf));
+    draft.fresh->leaves.push_back({std::move(desc), leaf.whole, leaf.tokens, std::nullopt, 0, std::nullopt});
+  }
+  size_t pooled = 0;
+  for (uint32_t i = 0; i < draft.leaves.size(); ++i) {
+    RecordShape::Leaf& leaf = draft.fresh->leaves[i];
+    // What no dimension cuts is the same on every rank: rank 0's copy is enough.
+    const bool staged_here = leaf.desc.bytes() > 0 && (isCut(draft.leaves[i]) || rank_ == Rank(0));
+    if (!staged_here) continue;
+    LATENTD_ASSIGN_OR_RETURN(leaf.row, profileOf(i, leaf.desc));
+    if (leaf.row) {
+      leaf.slot_at = pooled++;
+    } else {
+      draft.unpooled.push_back(i);
+    }
+  }
+  return absl::OkStatus();
+}
+
 Status ProducerCore::stageLeaf(Draft& draft, uint32_t index, const WaitOptions& wait) {
-  const TensorView& leaf = draft.leaves[index];
-  const TensorDesc& desc = draft.descs[index];
-  v1::Leaf& message = *draft.record().add_leaves();
-  desc.write(*message.mutable_desc());
-  message.set_whole(leaf.whole);
-  if (leaf.tokens) writeTokenPart(*leaf.tokens, *message.mutable_tokens());
-  // What no dimension cuts is the same on every rank: rank 0's copy is enough.
-  const bool staged_here = desc.bytes() > 0 && (isCut(leaf) || rank_ == Rank(0));
-  if (!staged_here) {
-    message.set_absent(true);
-    return absl::OkStatus();
-  }
-  draft.bytes += desc.bytes();
-  LATENTD_ASSIGN_OR_RETURN(const std::optional<RowIndex> row, profileOf(index, desc));
-  if (!row) {
-    draft.unpooled.push_back(index);
-    return absl::OkStatus();
-  }
-  LATENTD_ASSIGN_OR_RETURN(const SlotIndex slot, acquire(draft, *row, 0, wait));
-  draft.taken.push_back({*row, slot, index});
+  const std::shared_ptr<const RecordShape> shape = draft.shape();
+  const RecordShape::Leaf& leaf = shape->leaves[index];
+  if (!leaf.row) return absl::OkStatus();
+  draft.bytes += leaf.desc.bytes();
+  LATENTD_ASSIGN_OR_RETURN(const SlotIndex slot, acquire(draft, *leaf.row, 0, wait));
+  draft.taken.push_back({*leaf.row, slot});
   ExportedPool* pool = nullptr;
   uint64_t copied_by = 0;
   {
     MutexLock lock(mutex_);
-    pool = staging_.profile(*row).pool.get();
-    copied_by = staging_.profile(*row).slots.copiedBy(slot);
+    pool = staging_.profile(*leaf.row).pool.get();
+    copied_by = staging_.profile(*leaf.row).slots.copiedBy(slot);
   }
   LATENTD_FAULT_POINT(context_.faults, "channel.producer.filling");
   if (draft.taken.size() == 1) (void)sayComing();
   const HandoffTimer filling(wait, *context_.clock, HandoffPhase::kStaging, draft.sequence);
-  LATENTD_RETURN_IF_ERROR(pool->fill(slot, 0, leaf, copied_by));
-  filling.end(desc.bytes());
+  LATENTD_RETURN_IF_ERROR(pool->fill(slot, 0, draft.leaves[index], copied_by));
+  filling.end(leaf.desc.bytes());
   return absl::OkStatus();
 }
 
@@ -191,8 +204,10 @@ Status ProducerCore::stageUnpooled(Draft& draft, const WaitOptions& wait) {
                         "tensors beyond profiles_max (" + std::to_string(spec_.profiles_max) + ") of " + spec_.edge +
                             " lie on several devices: raise profiles_max");
     }
-    draft.record().mutable_leaves(static_cast<int>(index))->set_unpooled_offset(bytes);
-    bytes = roundUp(bytes + draft.descs[index].bytes(), kLeafAlignment);
+    RecordShape::Leaf& leaf = draft.fresh->leaves[index];
+    leaf.unpooled_offset = bytes;
+    draft.bytes += leaf.desc.bytes();
+    bytes = roundUp(bytes + leaf.desc.bytes(), kLeafAlignment);
   }
   const uint64_t reserved = roundUp(bytes, kSlotAlignment);  // what the buffer really takes
   if (reserved > spec_.unpooled_bytes_max) {
@@ -202,16 +217,16 @@ Status ProducerCore::stageUnpooled(Draft& draft, const WaitOptions& wait) {
                           "): raise it, or profiles_max (" + std::to_string(spec_.profiles_max) + ")");
   }
   LATENTD_ASSIGN_OR_RETURN(const SlotIndex ticket, acquire(draft, staging_.ticketRow(), reserved, wait));
-  draft.taken.push_back({staging_.ticketRow(), ticket, std::nullopt});
+  draft.taken.push_back({staging_.ticketRow(), ticket});
   draft.one_shot_bytes = bytes;
   draft.reserved = reserved;
   if (bytes == 0) return absl::OkStatus();
   LATENTD_ASSIGN_OR_RETURN(draft.one_shot, staging_.createOneShot(draft.leaves[draft.unpooled[0]].device, bytes));
   for (const uint32_t index : draft.unpooled) {
-    const uint64_t offset = draft.record().leaves(static_cast<int>(index)).unpooled_offset();
+    const RecordShape::Leaf& leaf = draft.fresh->leaves[index];
     const HandoffTimer filling(wait, *context_.clock, HandoffPhase::kStaging, draft.sequence);
-    LATENTD_RETURN_IF_ERROR(draft.one_shot->fill(SlotIndex(0), offset, draft.leaves[index], 0));
-    filling.end(draft.descs[index].bytes());
+    LATENTD_RETURN_IF_ERROR(draft.one_shot->fill(SlotIndex(0), *leaf.unpooled_offset, draft.leaves[index], 0));
+    filling.end(leaf.desc.bytes());
   }
   return absl::OkStatus();
 }
@@ -294,24 +309,24 @@ Status ProducerCore::commit(Draft& draft) {
   MutexLock lock(mutex_);
   LATENTD_RETURN_IF_ERROR(failure_);
   AckLedger::Entry entry;
+  Record record{draft.sequence, draft.shape(), {}, std::nullopt, absl::OkStatus()};
   for (const Draft::Taken& taken : draft.taken) {
     const SlotRef ref{taken.row, taken.slot, staging_.row(taken.row).nextGeneration(taken.slot)};
     entry.slots.push_back(ref);
-    if (taken.leaf) {
-      v1::PooledPlace& place = *draft.record().mutable_leaves(static_cast<int>(*taken.leaf))->mutable_pooled();
-      place.set_profile(ref.row.value);
-      place.set_slot(ref.slot.value);
-      place.set_generation(ref.generation.value);
+    if (taken.row == staging_.ticketRow()) {
+      record.ticket = {ref, draft.one_shot_bytes, nullptr};
     } else {
-      v1::Ticket& ticket = *draft.record().mutable_ticket();
-      ticket.set_index(ref.slot.value);
-      ticket.set_generation(ref.generation.value);
-      ticket.set_bytes(draft.one_shot_bytes);
+      record.slots.push_back(ref);
     }
   }
   Handle handle = draft.one_shot != nullptr ? draft.one_shot->handle() : Handle{};
-  if (draft.one_shot != nullptr) draft.record().mutable_ticket()->set_handle(handle.bytes);
-  LATENTD_ASSIGN_OR_RETURN(const OutFrame frame, encodeMessage(draft.message, std::move(handle)));
+  v1::Message message = newMessage();
+  if (draft.last != nullptr) {
+    writeAgain(record, *message.mutable_again());
+  } else {
+    writeRecord(record, handle.bytes, *message.mutable_publication());
+  }
+  LATENTD_ASSIGN_OR_RETURN(const OutFrame frame, encodeMessage(message, std::move(handle)));
 
   // Nothing can fail from here on.
   for (const SlotRef& ref : entry.slots) {
@@ -330,6 +345,7 @@ Status ProducerCore::commit(Draft& draft) {
   ledger_.add(std::move(entry));
   ended_.insert(draft.sequence);
   last_published_ = draft.sequence;
+  last_shape_ = record.ticket ? nullptr : record.shape;
   announced_.reset();
   comings_ = 0;
   ++stats_.published;
@@ -340,13 +356,6 @@ Status ProducerCore::commit(Draft& draft) {
   for (Peer& peer : peers_)
     enqueueFor(peer, frame);
   return absl::OkStatus();
-}
-
-void ProducerCore::remember(Draft& draft) {
-  last_message_ = std::move(draft.message);
-  last_rows_.clear();
-  for (const Draft::Taken& taken : draft.taken)
-    if (taken.leaf) last_rows_.push_back(taken.row);
 }
 
 void ProducerCore::flushPeers() {

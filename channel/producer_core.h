@@ -16,6 +16,7 @@
 #include "channel/endpoint_state.h"
 #include "channel/peer_link.h"
 #include "channel/progress_watch.h"
+#include "channel/record.h"
 #include "channel/sequence_set.h"
 #include "channel/staging.h"
 #include "runtime/base/event_loop.h"
@@ -66,6 +67,10 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
 
   // ---- producer_core.cc: publishing --------------------------------------------------------------------------------
   Status publishNow(Draft& draft, const ArtifactTree& tree, const WaitOptions& wait) EXCLUDES(mutex_);
+  // Nothing differs from the last publication but what the tensors hold.
+  bool isLikeLast(const std::vector<TensorView>& leaves, const ArtifactTree& tree) const;
+  // The shape of one that differs.
+  Status makeShape(Draft& draft, const ArtifactTree& tree) EXCLUDES(mutex_);
   Status checkOpenNumber(SequenceNumber sequence) const REQUIRES(mutex_);
   Status stageLeaf(Draft& draft, uint32_t index, const WaitOptions& wait) EXCLUDES(mutex_);
   Status stageUnpooled(Draft& draft, const WaitOptions& wait) EXCLUDES(mutex_);
@@ -77,8 +82,6 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
       EXCLUDES(mutex_);
   Status waitOnce(RowIndex row, const WaitOptions& wait, std::vector<ProgressWatch>& watches) REQUIRES(mutex_);
   Status commit(Draft& draft) EXCLUDES(mutex_);
-  // For rehearse().
-  void remember(Draft& draft);
   void flushPeers() EXCLUDES(mutex_);
   void giveBack(Draft& draft) EXCLUDES(mutex_);
   bool isCut(const TensorView& leaf) const;
@@ -99,7 +102,7 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   Status announce(RowIndex row, Peer& peer) REQUIRES(mutex_);
   // Unless it was said a moment ago: whether it was said now.
   bool sayComing() EXCLUDES(mutex_);
-  // The way of the next publication with the last one's record and pools; fills no slot.
+  // A copy of the next publication's kind, in the last one's pools; fills no slot.
   void rehearse() EXCLUDES(mutex_);
   void sendTo(Peer& peer, OutFrame frame) REQUIRES(mutex_);
   // flushPeers() must follow.
@@ -147,8 +150,7 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   bool bound_ GUARDED_BY(mutex_) = false;
   std::optional<Clock::TimePoint> announced_ GUARDED_BY(mutex_);  // since the last publication, the last time
   uint32_t comings_ GUARDED_BY(mutex_) = 0;                       // and how often
-  v1::Message last_message_;                                      // publish()'s thread
-  std::vector<RowIndex> last_rows_;                               // what it filled
+  std::shared_ptr<const RecordShape> last_shape_;                 // publish()'s thread; null if it had a ticket
   DrainLook drain_look_ GUARDED_BY(mutex_);
   ProducerStats stats_ GUARDED_BY(mutex_);
 };

@@ -205,11 +205,10 @@ bool ProducerCore::sayComing() {
 }
 
 void ProducerCore::rehearse() {
-  if (last_rows_.empty()) return;
-  encodeMessage(last_message_).IgnoreError();
+  if (last_shape_ == nullptr) return;
   MutexLock lock(mutex_);
-  for (const RowIndex row : last_rows_) {
-    if (ExportedPool* const pool = staging_.profile(row).pool.get()) pool->rehearse();
+  for (const RecordShape::Leaf& leaf : last_shape_->leaves) {
+    if (leaf.row) staging_.profile(*leaf.row).pool->rehearse();
   }
 }
 

@@ -1,5 +1,6 @@
 #include "channel/record.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -14,10 +15,9 @@ Status outOfBounds(const std::string& what, uint64_t value, uint64_t most) {
                     "publication: " + what + " is " + std::to_string(value) + ", at most " + std::to_string(most));
 }
 
-StatusOr<SlotRef> parsePlace(const v1::PooledPlace& place, const ChannelSpec& spec) {
-  if (place.profile() >= spec.profiles_max) return outOfBounds("profile", place.profile(), spec.profiles_max);
-  if (place.slot() >= spec.slots) return outOfBounds("slot", place.slot(), spec.slots - 1);
-  return SlotRef{RowIndex(place.profile()), SlotIndex(place.slot()), Generation(place.generation())};
+StatusOr<SlotRef> slotRef(RowIndex row, uint32_t slot, int64_t generation, const ChannelSpec& spec) {
+  if (slot >= spec.slots) return outOfBounds("slot", slot, spec.slots - 1);
+  return SlotRef{row, SlotIndex(slot), Generation(generation)};
 }
 
 StatusOr<TokenPart> parseTokenPart(const v1::TokenPart& message, const TensorDesc& desc) {
@@ -32,8 +32,10 @@ StatusOr<TokenPart> parseTokenPart(const v1::TokenPart& message, const TensorDes
   return part;
 }
 
-StatusOr<Record::Leaf> parseLeaf(const v1::Leaf& message, const ChannelSpec& spec, uint64_t buffer_bytes) {
-  Record::Leaf leaf;
+// A pooled leaf's slot is added to `slots`.
+StatusOr<RecordShape::Leaf> parseLeaf(const v1::Leaf& message, const ChannelSpec& spec, uint64_t buffer_bytes,
+                                      std::vector<SlotRef>& slots) {
+  RecordShape::Leaf leaf;
   LATENTD_ASSIGN_OR_RETURN(leaf.desc, TensorDesc::parse(message.desc()));
   leaf.whole = message.whole();
   if (message.has_tokens()) {
@@ -41,7 +43,12 @@ StatusOr<Record::Leaf> parseLeaf(const v1::Leaf& message, const ChannelSpec& spe
   }
   switch (message.place_case()) {
     case v1::Leaf::kPooled: {
-      LATENTD_ASSIGN_OR_RETURN(leaf.slot, parsePlace(message.pooled(), spec));
+      const v1::PooledPlace& place = message.pooled();
+      if (place.profile() >= spec.profiles_max) return outOfBounds("profile", place.profile(), spec.profiles_max);
+      leaf.row = RowIndex(place.profile());
+      leaf.slot_at = slots.size();
+      LATENTD_ASSIGN_OR_RETURN(const SlotRef ref, slotRef(*leaf.row, place.slot(), place.generation(), spec));
+      slots.push_back(ref);
       return leaf;
     }
     case v1::Leaf::kUnpooledOffset:
@@ -59,17 +66,6 @@ StatusOr<Record::Leaf> parseLeaf(const v1::Leaf& message, const ChannelSpec& spe
   return makeStatus(absl::StatusCode::kInvalidArgument, "publication: a leaf has no place");
 }
 
-}  // namespace
-
-std::vector<SlotRef> Record::words() const {
-  std::vector<SlotRef> words;
-  for (const Leaf& leaf : leaves) {
-    if (leaf.slot) words.push_back(*leaf.slot);
-  }
-  if (ticket) words.push_back(ticket->ref);
-  return words;
-}
-
 void writeTokenPart(const TokenPart& part, v1::TokenPart& message) {
   message.set_dim(part.dim);
   message.set_frames(part.grid.frames);
@@ -78,6 +74,52 @@ void writeTokenPart(const TokenPart& part, v1::TokenPart& message) {
   message.set_cut(static_cast<uint32_t>(part.cut));
   message.set_begin(part.held.begin);
   message.set_end(part.held.end);
+}
+
+void writeLeaf(const RecordShape::Leaf& leaf, const Record& record, v1::Leaf& message) {
+  leaf.desc.write(*message.mutable_desc());
+  message.set_whole(leaf.whole);
+  if (leaf.tokens) writeTokenPart(*leaf.tokens, *message.mutable_tokens());
+  if (leaf.row) {
+    const SlotRef& ref = record.slots[leaf.slot_at];
+    v1::PooledPlace& place = *message.mutable_pooled();
+    place.set_profile(ref.row.value);
+    place.set_slot(ref.slot.value);
+    place.set_generation(ref.generation.value);
+  } else if (leaf.unpooled_offset) {
+    message.set_unpooled_offset(*leaf.unpooled_offset);
+  } else {
+    message.set_absent(true);
+  }
+}
+
+}  // namespace
+
+std::vector<SlotRef> Record::words() const {
+  std::vector<SlotRef> words = slots;
+  if (ticket) words.push_back(ticket->ref);
+  return words;
+}
+
+void writeRecord(const Record& record, const std::string& ticket_handle, v1::Publication& message) {
+  message.set_sequence(record.sequence.value);
+  for (const RecordShape::Leaf& leaf : record.shape->leaves)
+    writeLeaf(leaf, record, *message.add_leaves());
+  *message.mutable_tree() = record.shape->tree;
+  if (!record.ticket) return;
+  v1::Ticket& ticket = *message.mutable_ticket();
+  ticket.set_index(record.ticket->ref.slot.value);
+  ticket.set_generation(record.ticket->ref.generation.value);
+  ticket.set_bytes(record.ticket->bytes);
+  ticket.set_handle(ticket_handle);
+}
+
+void writeAgain(const Record& record, v1::Again& message) {
+  message.set_sequence(record.sequence.value);
+  for (const SlotRef& ref : record.slots) {
+    message.add_slots(ref.slot.value);
+    message.add_generations(ref.generation.value);
+  }
 }
 
 StatusOr<Record> parseRecord(const v1::Publication& message, const ChannelSpec& spec) {
@@ -93,14 +135,45 @@ StatusOr<Record> parseRecord(const v1::Publication& message, const ChannelSpec& 
   }
   const auto leaf_count = static_cast<uint64_t>(message.leaves_size());
   if (leaf_count > kLeavesMax) return outOfBounds("number of leaves", leaf_count, kLeavesMax);
+  auto shape = std::make_shared<RecordShape>();
+  const uint64_t buffer_bytes = record.ticket ? record.ticket->bytes : 0;
   for (const v1::Leaf& leaf : message.leaves()) {
-    LATENTD_ASSIGN_OR_RETURN(Record::Leaf parsed, parseLeaf(leaf, spec, record.ticket ? record.ticket->bytes : 0));
-    record.leaves.push_back(std::move(parsed));
+    LATENTD_ASSIGN_OR_RETURN(RecordShape::Leaf parsed, parseLeaf(leaf, spec, buffer_bytes, record.slots));
+    shape->leaves.push_back(std::move(parsed));
   }
-  LATENTD_RETURN_IF_ERROR(validateTree(message.tree(), record.leaves.size()));
-  record.tree = message.tree();
-  if (record.words().empty()) {
+  LATENTD_RETURN_IF_ERROR(validateTree(message.tree(), shape->leaves.size()));
+  shape->tree = message.tree();
+  record.shape = std::move(shape);
+  if (record.slots.empty() && !record.ticket) {
     return makeStatus(absl::StatusCode::kInvalidArgument, "publication: neither a slot nor a ticket to acknowledge");
+  }
+  return record;
+}
+
+StatusOr<Record> parseAgain(const v1::Again& message, std::shared_ptr<const RecordShape> last,
+                            const ChannelSpec& spec) {
+  if (last == nullptr) {
+    return makeStatus(absl::StatusCode::kInvalidArgument, "publication: there is none that it could be like");
+  }
+  Record record;
+  record.sequence = SequenceNumber(message.sequence());
+  int place = 0;
+  for (const RecordShape::Leaf& leaf : last->leaves) {
+    if (!leaf.row) continue;
+    if (place >= message.slots_size() || place >= message.generations_size()) break;
+    LATENTD_ASSIGN_OR_RETURN(const SlotRef ref,
+                             slotRef(*leaf.row, message.slots(place), message.generations(place), spec));
+    record.slots.push_back(ref);
+    ++place;
+  }
+  record.shape = std::move(last);
+  const auto pooled = std::count_if(record.shape->leaves.begin(), record.shape->leaves.end(),
+                                    [](const RecordShape::Leaf& leaf) { return leaf.row.has_value(); });
+  if (place != pooled || message.slots_size() != place || message.generations_size() != place) {
+    return makeStatus(absl::StatusCode::kInvalidArgument,
+                      "publication: " + std::to_string(message.slots_size()) + " slots and " +
+                          std::to_string(message.generations_size()) + " generations, the last one had " +
+                          std::to_string(pooled));
   }
   return record;
 }

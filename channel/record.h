@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "channel/backend.h"
@@ -11,15 +12,24 @@
 
 namespace latentd::channel {
 
-// A publication that a consumer rank got from one producer rank, with every field in bounds. A value type.
-struct Record {
+// What successive publications of one producer rank have in common, with every field in bounds: all but the slots. A
+// value type, shared by their records.
+struct RecordShape {
   struct Leaf {
     TensorDesc desc;
     bool whole = false;
     std::optional<TokenPart> tokens;
-    std::optional<SlotRef> slot;              // pooled
+    // Pooled: its row, and its place among the pooled leaves.
+    std::optional<RowIndex> row;
+    size_t slot_at = 0;
     std::optional<uint64_t> unpooled_offset;  // into the one-shot buffer; neither: nothing to read from this rank
   };
+  std::vector<Leaf> leaves;
+  v1::TreeNode tree;
+};
+
+// A publication that a consumer rank got from one producer rank, with every field in bounds. A value type.
+struct Record {
   struct Ticket {
     SlotRef ref;
     uint64_t bytes = 0;                    // of the one-shot buffer
@@ -27,19 +37,26 @@ struct Record {
   };
 
   SequenceNumber sequence;
-  std::vector<Leaf> leaves;
-  v1::TreeNode tree;
+  std::shared_ptr<const RecordShape> shape;  // owners: records, plans, and the source whose last one it is
+  std::vector<SlotRef> slots;                // of the pooled leaves
   std::optional<Ticket> ticket;
   Status import_status;  // why the one-shot buffer is not there
 
+  // Of the pool, or of the one-shot buffer, that a leaf lies in.
+  SlotIndex slotOf(const RecordShape::Leaf& leaf) const { return leaf.row ? slots[leaf.slot_at].slot : SlotIndex(0); }
   // Every word that this record is acknowledged by.
   std::vector<SlotRef> words() const;
 };
 
-void writeTokenPart(const TokenPart& part, v1::TokenPart& message);
+// `ticket_handle`: of the one-shot buffer, if there is one.
+void writeRecord(const Record& record, const std::string& ticket_handle, v1::Publication& message);
+// For one whose shape is that of the record before it; without a ticket.
+void writeAgain(const Record& record, v1::Again& message);
 
 // INVALID_ARGUMENT for anything out of bounds: profiles, slots, offsets, extents, token parts, leaves, tree.
 StatusOr<Record> parseRecord(const v1::Publication& message, const ChannelSpec& spec);
+// The same for one like the last, whose shape is `last`.
+StatusOr<Record> parseAgain(const v1::Again& message, std::shared_ptr<const RecordShape> last, const ChannelSpec& spec);
 
 // Layout of a profile's pool, and of a one-shot buffer.
 PoolLayout poolLayout(const TensorDesc& desc, uint32_t slots);

@@ -1,5 +1,6 @@
 #include "channel/tensor_desc.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "channel/limits.h"
@@ -56,6 +57,12 @@ StatusOr<TensorDesc> TensorDesc::of(const TensorView& view) {
     return makeStatus(absl::StatusCode::kInvalidArgument, desc.toString() + " has no storage");
   }
   return desc;
+}
+
+bool TensorDesc::isOf(const TensorView& view) const {
+  return view.dtype == dtype_ && view.shape == shape_ && view.device == device_ &&
+         view.strides.size() == shape_.size() && (bytes_ == 0 || view.data != nullptr) &&
+         std::all_of(view.strides.begin(), view.strides.end(), [](int64_t stride) { return stride >= 0; });
 }
 
 StatusOr<TensorDesc> TensorDesc::parse(const v1::TensorDesc& message) {

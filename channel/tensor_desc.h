@@ -19,6 +19,8 @@ class TensorDesc {
   static StatusOr<TensorDesc> make(DType dtype, std::vector<int64_t> shape, Device device);
   // Of a view; its strides must have one entry for each dimension and its data must exist.
   static StatusOr<TensorDesc> of(const TensorView& view);
+  // Whether of() would return this one.
+  bool isOf(const TensorView& view) const;
   static StatusOr<TensorDesc> parse(const v1::TensorDesc& message);
   void write(v1::TensorDesc& message) const;
 

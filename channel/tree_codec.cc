@@ -1,6 +1,7 @@
 #include "channel/tree_codec.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 
@@ -98,6 +99,67 @@ class Validator {
   uint32_t nodes_ = 0;
 };
 
+// Walks a tree beside a message, and makes nothing: on the path of every hand-off.
+class Comparer {
+ public:
+  explicit Comparer(const std::vector<TensorView>& leaves) : leaves_(leaves) {}
+
+  bool same(const ArtifactTree& tree, const v1::TreeNode& node) const {
+    switch (node.kind_case()) {
+      case v1::TreeNode::kBoolean:
+        return equal(tree.getIf<bool>(), node.boolean());
+      case v1::TreeNode::kInteger:
+        return equal(tree.getIf<int64_t>(), node.integer());
+      case v1::TreeNode::kReal: {
+        // By their bits: a zero has a sign, and no NaN equals itself.
+        const double* const real = tree.getIf<double>();
+        return real != nullptr && std::bit_cast<uint64_t>(*real) == std::bit_cast<uint64_t>(node.real());
+      }
+      case v1::TreeNode::kText:
+        return equal(tree.getIf<std::string>(), node.text());
+      case v1::TreeNode::kLeaf: {
+        const TensorView* const leaf = tree.getIf<TensorView>();
+        return leaf != nullptr && node.leaf() < leaves_.size() && sameStorage(*leaf, leaves_[node.leaf()]);
+      }
+      case v1::TreeNode::kDict:
+        return sameDict(tree.getIf<ArtifactTree::Dict>(), node.dict());
+      case v1::TreeNode::kList: {
+        const auto* const list = tree.getIf<ArtifactTree::List>();
+        return list != nullptr && sameItems(list->items, node.list());
+      }
+      case v1::TreeNode::kTuple: {
+        const auto* const tuple = tree.getIf<ArtifactTree::Tuple>();
+        return tuple != nullptr && sameItems(tuple->items, node.tuple());
+      }
+      default:
+        return tree.getIf<ArtifactTree::Null>() != nullptr;
+    }
+  }
+
+ private:
+  template <class T>
+  static bool equal(const T* value, const T& other) {
+    return value != nullptr && *value == other;
+  }
+
+  bool sameItems(const std::vector<ArtifactTree>& items, const v1::TreeItems& message) const {
+    if (static_cast<int>(items.size()) != message.items_size()) return false;
+    return std::equal(items.begin(), items.end(), message.items().begin(),
+                      [this](const ArtifactTree& item, const v1::TreeNode& node) { return same(item, node); });
+  }
+
+  bool sameDict(const ArtifactTree::Dict* dict, const v1::TreeItems& message) const {
+    if (dict == nullptr || static_cast<int>(dict->entries.size()) != message.items_size()) return false;
+    for (int i = 0; i < message.items_size(); ++i) {
+      const auto& [key, entry] = dict->entries[static_cast<size_t>(i)];
+      if (key != message.keys(i) || !same(entry, message.items(i))) return false;
+    }
+    return true;
+  }
+
+  const std::vector<TensorView>& leaves_;
+};
+
 std::vector<ArtifactTree> decodeItems(const v1::TreeItems& message, const std::vector<TensorView>& leaves);
 
 ArtifactTree decode(const v1::TreeNode& node, const std::vector<TensorView>& leaves) {
@@ -151,6 +213,10 @@ std::vector<TensorView> distinctLeaves(const ArtifactTree& tree) {
 Status encodeTree(const ArtifactTree& tree, const std::vector<TensorView>& leaves, v1::TreeNode& root) {
   if (leaves.size() > kLeavesMax) return tooLarge("tensors", kLeavesMax);
   return Encoder(leaves).encode(tree, root, 1);
+}
+
+bool isEncodedAs(const ArtifactTree& tree, const std::vector<TensorView>& leaves, const v1::TreeNode& root) {
+  return Comparer(leaves).same(tree, root);
 }
 
 Status validateTree(const v1::TreeNode& root, size_t leaf_count) { return Validator(leaf_count).validate(root, 1); }

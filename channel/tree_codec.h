@@ -16,6 +16,9 @@ std::vector<TensorView> distinctLeaves(const ArtifactTree& tree);
 // channel/limits.h.
 Status encodeTree(const ArtifactTree& tree, const std::vector<TensorView>& leaves, v1::TreeNode& root);
 
+// Whether `root` is what encodeTree() would make of the tree.
+bool isEncodedAs(const ArtifactTree& tree, const std::vector<TensorView>& leaves, const v1::TreeNode& root);
+
 // The tree with leaf i replaced by leaves[i]. INVALID_ARGUMENT if the message names a leaf that is not there, exceeds
 // channel/limits.h or has a node of no kind.
 StatusOr<ArtifactTree> decodeTree(const v1::TreeNode& root, const std::vector<TensorView>& leaves);

@@ -26,14 +26,6 @@ class TorchAllocator final : public channel::Allocator {
     const auto index = static_cast<c10::DeviceIndex>(device.index);
     return toView(at::empty(shape, at::TensorOptions().dtype(toScalarType(dtype)).device(at::kCUDA, index)));
   }
-  void rehearse(DType dtype, const std::vector<int64_t>& shape, channel::Device device) noexcept override {
-    try {
-      const auto view = allocate(dtype, shape, device);
-      if (view.ok()) toTensor(*view).IgnoreError();
-    } catch (const std::exception&) {
-      // Want of memory, say: allocate() meets it, if it is still there.
-    }
-  }
 };
 
 std::string nameOf(const channel::Device& device) {

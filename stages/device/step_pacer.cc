@@ -3,9 +3,11 @@
 #include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace latentd::stages {
 
@@ -20,22 +22,46 @@ constexpr std::chrono::microseconds kNear{2000};
 // that leaves nothing in its stream.
 constexpr std::chrono::microseconds kStride{500};
 
+using c10::cuda::CUDAEvent;
+
+// This thread's events that no step uses: to make one takes as long as to submit a copy. Of one device, as a rule.
+std::vector<CUDAEvent>& spareEvents() {
+  thread_local std::vector<CUDAEvent> spare;
+  return spare;
+}
+
+CUDAEvent takeEvent(at::Device device) {
+  std::vector<CUDAEvent>& spare = spareEvents();
+  const auto of_device = [&](const CUDAEvent& event) { return event.device() == device; };
+  const auto found = std::find_if(spare.begin(), spare.end(), of_device);
+  // The host sleeps while it waits: other workers need the core.
+  if (found == spare.end()) return CUDAEvent(cudaEventDisableTiming | cudaEventBlockingSync);
+  CUDAEvent event = std::move(*found);
+  spare.erase(found);
+  return event;
+}
+
+void giveBack(CUDAEvent event) {
+  if (event.isCreated()) spareEvents().push_back(std::move(event));
+}
+
 }  // namespace
 
 struct StepPacer::InFlight {
   uint32_t step;
   Delivery deliver;
-  // The host sleeps while it waits: other workers need the core.
-  c10::cuda::CUDAEvent done{cudaEventDisableTiming | cudaEventBlockingSync};
+  CUDAEvent done;
 };
 
 StepPacer::StepPacer(RunContext& context, at::Device device, uint32_t steps)
     : context_(context), device_(device), steps_(steps) {}
 
 StepPacer::~StepPacer() {
-  for (const InFlight& step : in_flight_)
+  for (InFlight& step : in_flight_) {
     // An error stays with the device and meets whoever uses it next.
     (void)cudaEventSynchronize(step.done.event());
+    giveBack(std::move(step.done));
+  }
 }
 
 Status StepPacer::begin(uint32_t step) {
@@ -55,9 +81,7 @@ Status StepPacer::begin(uint32_t step) {
 
 Status StepPacer::submitted(Delivery deliver) {
   if (!device_.is_cuda()) return report(step_, deliver);
-  InFlight& step = in_flight_.emplace_back();
-  step.step = step_;
-  step.deliver = std::move(deliver);
+  InFlight& step = in_flight_.emplace_back(step_, std::move(deliver), takeEvent(device_));
   step.done.record(c10::cuda::getCurrentCUDAStream(device_.index()));
   return absl::OkStatus();
 }
@@ -73,7 +97,7 @@ void StepPacer::tellNearEnd() {
 }
 
 void StepPacer::awaitNearEnd() {
-  const c10::cuda::CUDAEvent& done = in_flight_.front().done;
+  const CUDAEvent& done = in_flight_.front().done;
   const TimePoint near = pace_ ? completed_ + *pace_ - kNear : TimePoint();
   while (std::chrono::steady_clock::now() < near && !done.query())
     std::this_thread::sleep_for(kStride);
@@ -82,7 +106,7 @@ void StepPacer::awaitNearEnd() {
 
 Status StepPacer::completeOldest() {
   if (in_flight_.front().step + 1 == steps_) awaitNearEnd();
-  const c10::cuda::CUDAEvent& done = in_flight_.front().done;
+  const CUDAEvent& done = in_flight_.front().done;
   const auto looked_enough = std::chrono::steady_clock::now() + (told_ ? kLook + kNear : kLook);
   bool complete = done.query();
   while (!complete && std::chrono::steady_clock::now() < looked_enough)
@@ -90,8 +114,9 @@ Status StepPacer::completeOldest() {
   if (!complete) done.synchronize();
   const auto now = std::chrono::steady_clock::now();
   pace_ = now - std::exchange(completed_, now);
-  const InFlight step = std::move(in_flight_.front());
+  InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
+  giveBack(std::move(step.done));
   return report(step.step, step.deliver);
 }
 

@@ -80,6 +80,74 @@ TEST_CASE("channel: a publication out of bounds ends the channel, not the proces
   }
 }
 
+TEST_CASE("channel: an artifact like the last is told by its slots alone, and any other in full [C20]",
+          "[channel][fault]") {
+  FakeRig it;
+  std::string kinds;
+  it.fake->tamper(Side::kProducer, [&](std::string& bytes) {
+    v1::Message message;
+    REQUIRE(message.ParseFromString(bytes));
+    if (message.has_publication()) kinds += "p";
+    if (message.has_again()) kinds += "a";
+    return true;
+  });
+  uint64_t number = 0;
+  const auto send = [&](const ArtifactTree& tree) {
+    REQUIRE(it.rig.publish(number, tree).ok());
+    REQUIRE(it.rig.receive(number++).ok());
+  };
+  const auto pair = [](const ArtifactTree& scalar, float first) {
+    return dict({{"x", leaf(floats({64}, first))}, {"scalar", scalar}});
+  };
+  send(pair(ArtifactTree::Value(0.0), 1));
+  send(pair(ArtifactTree::Value(0.0), 2));
+  send(pair(ArtifactTree::Value(-0.0), 3));
+  send(pair(ArtifactTree::Value(-0.0), 4));
+  send(pair(ArtifactTree::Value(int64_t{0}), 5));
+  send(ArtifactTree::Value(int64_t{5}));  // a ticket is never told again
+  send(ArtifactTree::Value(int64_t{5}));
+  send(pair(ArtifactTree::Value(int64_t{0}), 6));
+  send(pair(ArtifactTree::Value(int64_t{0}), 7));
+  CHECK(kinds == "papappppa");
+}
+
+TEST_CASE("channel: what says that it is like the last artifact, and is not, ends the channel [C8][C20]",
+          "[channel][fault]") {
+  using Change = std::function<void(v1::Again&)>;
+  const std::pair<const char*, Change> changes[] = {
+      {"slot", [](v1::Again& again) { again.set_slots(0, 2); }},
+      {"future generation", [](v1::Again& again) { again.set_generations(0, 9); }},
+      {"no slot", [](v1::Again& again) { again.clear_slots(); }},
+      {"no generation", [](v1::Again& again) { again.clear_generations(); }},
+      {"a slot more", [](v1::Again& again) { again.add_slots(0); }},
+      {"a generation more", [](v1::Again& again) { again.add_generations(1); }},
+  };
+  for (const auto& [name, corrupt] : changes) {
+    DYNAMIC_SECTION(name) {
+      FakeRig it;
+      REQUIRE(it.publish(0).ok());
+      REQUIRE(it.rig.receive(0).ok());
+      change(it, Side::kProducer, [&](v1::Message& message) {
+        if (message.has_again()) corrupt(*message.mutable_again());
+        return message.has_again();
+      });
+      REQUIRE(it.publish(1).ok());
+      CHECK(it.rig.receive(1).status().code() == StatusCode::kInternal);
+      CHECK(eventually([&] { return it.rig.producerHeard().failures().size() == 1; }));
+    }
+  }
+  SECTION("there was none") {
+    FakeRig it;
+    change(it, Side::kProducer, [&](v1::Message& message) {
+      if (!message.has_publication()) return false;
+      message.mutable_again()->set_sequence(0);
+      return true;
+    });
+    REQUIRE(it.publish(0).ok());
+    CHECK(it.rig.receive(0).status().code() == StatusCode::kInternal);
+  }
+}
+
 TEST_CASE("channel: a token part out of bounds ends the channel, not the process [C8][C18]", "[channel][fault]") {
   using Change = std::function<void(v1::TokenPart&)>;
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();

@@ -1,12 +1,19 @@
 #include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
 #include <future>
 #include <iterator>
+#include <random>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "channel/limits.h"
 #include "tests/channel/channel_contract.h"
+#include "tests/channel/draw.h"
 #include "tests/channel/tensors.h"
 #include "tests/support/catch.h"
 
@@ -252,52 +259,158 @@ void announcesOncePerNumber(const ContractBackend& backend) {
   CHECK(rig.consumer().stats().announced == (4 + kComingsMax) * each);
 }
 
-// Remembers what was rehearsed.
-class RehearsingAllocator final : public Allocator {
+// Counts what is asked of it, or throws.
+class CountingAllocator final : public Allocator {
  public:
-  explicit RehearsingAllocator(Allocator& real) : real_(real) {}
+  explicit CountingAllocator(Allocator& real) : real_(real) {}
   StatusOr<TensorView> allocate(DType dtype, const std::vector<int64_t>& shape, Device device) override {
+    ++asked_;
+    if (throws_) throw std::runtime_error("no memory");
     return real_.allocate(dtype, shape, device);
   }
-  void rehearse(DType, const std::vector<int64_t>& shape, Device) noexcept override {
-    MutexLock lock(mutex_);
-    rehearsed_.push_back(shape);
-  }
-  std::vector<std::vector<int64_t>> rehearsed() const {
-    MutexLock lock(mutex_);
-    return rehearsed_;
-  }
+  void throwFromNowOn(bool throws) { throws_ = throws; }
+  int asked() const { return asked_; }
 
  private:
   Allocator& real_;
-  mutable Mutex mutex_;
-  std::vector<std::vector<int64_t>> rehearsed_ GUARDED_BY(mutex_);
+  std::atomic<int> asked_{0};
+  std::atomic<bool> throws_{false};
 };
 
-void rehearsesWhileItWaits(const ContractBackend& backend) {
+void makesTargetsWhileItWaits(const ContractBackend& backend) {
   Rig rig(backend);
-  RehearsingAllocator allocator(rig.cache());
+  CountingAllocator allocator(rig.cache());
+  WaitOptions wait;
+  wait.deadline = soon();
+  const auto receive = [&](uint64_t n) {
+    return std::async(std::launch::async,
+                      [&, n] { return rig.consumer().receive(SequenceNumber(n), allocator, wait); });
+  };
+  REQUIRE(rig.publish(0, leaf(floats({8, 8}))).ok());
+  REQUIRE(receive(0).get().ok());
+  CHECK(allocator.asked() == 1);
+  // One like the last: its target is there before it is.
+  auto next = receive(1);
+  REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
+  rig.producer().announce();
+  if (backend.backend->asynchronous()) CHECK(eventually([&] { return allocator.asked() == 2; }));
+  REQUIRE(rig.publish(1, leaf(floats({8, 8}, 50))).ok());
+  auto got = next.get();
+  REQUIRE(got.status().ToString() == "OK");
+  CHECK(elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(floats({8, 8}, 50)));
+  CHECK(allocator.asked() == 2);
+  // Another one: what was made goes unused.
+  next = receive(2);
+  REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
+  rig.producer().announce();
+  REQUIRE(rig.publish(2, leaf(floats({3, 5}, 70))).ok());
+  got = next.get();
+  REQUIRE(got.status().ToString() == "OK");
+  CHECK(elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(floats({3, 5}, 70)));
+  CHECK(rig.consumer().stats().bytes_read == (2 * 8 * 8 + 3 * 5) * 4);
+}
+
+void outlivesAnAllocatorThatThrows(const ContractBackend& backend) {
+  Rig rig(backend);
+  CountingAllocator allocator(rig.cache());
   WaitOptions wait;
   wait.deadline = soon();
   REQUIRE(rig.publish(0, leaf(floats({8, 8}))).ok());
   REQUIRE(rig.consumer().receive(SequenceNumber(0), allocator, wait).ok());
-  CHECK(allocator.rehearsed().size() <= 1);  // it may have been there before its publication
-  const size_t before = allocator.rehearsed().size();
-  auto next =
-      std::async(std::launch::async, [&] { return rig.consumer().receive(SequenceNumber(1), allocator, wait); });
+  allocator.throwFromNowOn(true);
+  // Ahead of its publication too, where nobody hears of it.
+  auto next = std::async(std::launch::async, [&] {
+    CHECK_THROWS_AS(rig.consumer().receive(SequenceNumber(1), allocator, wait), std::runtime_error);
+  });
   REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
   rig.producer().announce();
-  if (backend.backend->asynchronous()) {
-    // When it begins to wait, unless it was announced by then, and at the announcement.
-    CHECK(eventually([&] { return allocator.rehearsed().size() > before; }));
-    CHECK(allocator.rehearsed().back() == std::vector<int64_t>{8, 8});
-  }
-  // The rehearsal was for another shape, and has changed nothing.
-  REQUIRE(rig.publish(1, leaf(floats({3, 5}, 50))).ok());
-  const auto got = next.get();
+  REQUIRE(rig.publish(1, leaf(floats({8, 8}, 50))).ok());
+  next.get();
+  CHECK(eventually([&] { return rig.producer().stats().slots_in_use == 0; }));
+  CHECK(rig.consumer().stats().pending == 0);
+  allocator.throwFromNowOn(false);
+  REQUIRE(rig.publish(2, leaf(floats({8, 8}, 70))).ok());
+  const auto got = rig.consumer().receive(SequenceNumber(2), allocator, wait);
   REQUIRE(got.status().ToString() == "OK");
-  CHECK(elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(floats({3, 5}, 50)));
-  CHECK(rig.consumer().stats().bytes_read == (8 * 8 + 3 * 5) * 4);
+  CHECK(elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(floats({8, 8}, 70)));
+}
+
+// Everything about an artifact but where it is.
+std::string describe(const ArtifactTree& tree) {
+  std::ostringstream text;
+  const auto items = [&](const std::vector<ArtifactTree>& all) {
+    for (const ArtifactTree& item : all)
+      text << describe(item) << ",";
+  };
+  if (const auto* leaf = tree.getIf<TensorView>()) {
+    text << static_cast<int>(leaf->dtype) << (leaf->whole ? " whole" : "") << (leaf->tokens ? " tokens" : "");
+    for (const int64_t extent : leaf->shape)
+      text << " " << extent;
+    for (const uint8_t byte : elementsOf<uint8_t>(*leaf))
+      text << ":" << int{byte};
+  } else if (const auto* entries = tree.getIf<ArtifactTree::Dict>()) {
+    for (const auto& [key, entry] : entries->entries)
+      text << key << "=" << describe(entry) << ",";
+  } else if (const auto* list = tree.getIf<ArtifactTree::List>()) {
+    text << "list ";
+    items(list->items);
+  } else if (const auto* tuple = tree.getIf<ArtifactTree::Tuple>()) {
+    text << "tuple ";
+    items(tuple->items);
+  } else if (const auto* real = tree.getIf<double>()) {
+    text << "bits " << std::bit_cast<uint64_t>(*real);
+  } else if (const auto* integer = tree.getIf<int64_t>()) {
+    text << "integer " << *integer;
+  } else if (const auto* flag = tree.getIf<bool>()) {
+    text << "flag " << *flag;
+  } else if (const auto* string = tree.getIf<std::string>()) {
+    text << "text " << *string;
+  } else {
+    text << "null";
+  }
+  return text.str();
+}
+
+// One of few, so that many are like the one before, and others differ from it in one thing.
+ArtifactTree drawArtifact(std::mt19937& random) {
+  const auto tensor = [&](uint8_t first) {
+    TensorView view = bytes({draw(random, 0, 9) == 0 ? 4 : 3}, first);
+    view.whole = draw(random, 0, 9) == 0;
+    return view;
+  };
+  const ArtifactTree scalars[] = {ArtifactTree::Value(0.0),   ArtifactTree::Value(-0.0),
+                                  ArtifactTree(),             ArtifactTree::Value(int64_t{0}),
+                                  ArtifactTree::Value(false), ArtifactTree::Value(std::nan("")),
+                                  ArtifactTree::Value(std::string("0"))};
+  const TensorView x = tensor(static_cast<uint8_t>(random()));
+  const TensorView y = draw(random, 0, 9) == 0 ? x : tensor(static_cast<uint8_t>(random()));
+  std::vector<ArtifactTree> pair{leaf(x), leaf(y)};
+  if (draw(random, 0, 9) == 0) std::swap(pair[0], pair[1]);
+  if (draw(random, 0, 9) == 0) pair.pop_back();
+  ArtifactTree items = draw(random, 0, 9) == 0 ? ArtifactTree(ArtifactTree::Value(ArtifactTree::Tuple{std::move(pair)}))
+                                               : ArtifactTree(ArtifactTree::Value(ArtifactTree::List{std::move(pair)}));
+  const ArtifactTree scalar = draw(random, 0, 3) == 0 ? scalars[random() % std::size(scalars)] : scalars[0];
+  return dict({{draw(random, 0, 9) == 0 ? "other" : "scalar", scalar}, {"items", std::move(items)}});
+}
+
+void carriesWhatDiffersFromTheLast(const ContractBackend& backend) {
+  Rig rig(backend);
+  const uint32_t seed = testSeed();
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (uint64_t n = 0; n < 300; ++n) {
+    CAPTURE(n);
+    const ArtifactTree sent = drawArtifact(random);
+    if (draw(random, 0, 19) == 0) {
+      REQUIRE(rig.producer().abort(SequenceNumber(n), absl::InternalError("stage broke")).ok());
+      CHECK(rig.receive(n).status().code() == absl::StatusCode::kInternal);
+      continue;
+    }
+    REQUIRE(rig.publish(n, sent).ok());
+    const auto got = rig.receive(n);
+    REQUIRE(got.status().ToString() == "OK");
+    REQUIRE(describe(*got) == describe(sent));
+  }
 }
 
 void staysOrderedUnderLoad(const ContractBackend& backend) {
@@ -341,7 +454,9 @@ std::vector<ContractCase> transferContract() {
       {"a borrowed artifact is read in its slots and acknowledged after use", readsInPlace, true},
       {"a taken artifact is the taker's own, and acknowledged on release [C3]", acknowledgesWhatWasTakenOnRelease},
       {"an announcement is a hint, sent once for each number [C10]", announcesOncePerNumber},
-      {"a consumer that waits rehearses for what is coming", rehearsesWhileItWaits},
+      {"a consumer that waits makes the targets of what is coming", makesTargetsWhileItWaits},
+      {"an allocator that throws ends its number alone", outlivesAnAllocatorThatThrows},
+      {"what differs from the last artifact arrives as it is [C20]", carriesWhatDiffersFromTheLast},
       {"numbers arrive in order, each with its own content [C1][C2]", staysOrderedUnderLoad},
   };
 }
