@@ -23,6 +23,21 @@ std::string_view leafOf(std::string_view path) {
   return dot == std::string_view::npos ? path : path.substr(dot + 1);
 }
 
+// What stands in the file, for a message.
+std::string gotText(const Node& node) {
+  switch (node.kind) {
+    case Node::Kind::kNull:
+      return "null";
+    case Node::Kind::kScalar:
+      return shown(node.scalar);
+    case Node::Kind::kSequence:
+      return "the list " + shown(flowText(node));
+    case Node::Kind::kMapping:
+      return "the mapping " + shown(flowText(node));
+  }
+  return "?";
+}
+
 // Assigns a tree of nodes to a draft, by the key table.
 class Reader {
  public:
@@ -49,13 +64,16 @@ class Reader {
  private:
   Status checkEntries(const Node& node, const std::string& section, const std::string& path,
                       const std::vector<const Key*>& children) {
-    if (node.kind != Node::Kind::kMapping) return locations_.refuse(path, "expected a mapping of keys to values");
+    if (node.kind != Node::Kind::kMapping)
+      return locations_.refuse(path, messageOf(wrongShape({Type::kSection, {}, {}}, gotText(node))));
     for (const Node::Entry& entry : node.entries) {
       const std::string child = joined(path, entry.key);
       locations_.record(child, entry.line);
-      if (table_.find(joined(section, entry.key)) == nullptr) return unknownKey(entry, path, children);
+      const Key* const key = table_.find(joined(section, entry.key));
+      if (key == nullptr) return unknownKey(entry, path, children);
       if (entry.value.kind == Node::Kind::kNull) {
-        return locations_.refuse(child, "has no value; give one or remove the key");
+        return locations_.refuse(
+            child, "has no value (null); give " + describe(key->rule) + (key->required() ? "" : ", or remove the key"));
       }
     }
     return {};
@@ -96,10 +114,8 @@ class Reader {
   }
 
   Status readList(const Key& key, const Node& node, const std::string& path, Draft& draft) {
-    const double length = static_cast<double>(node.items.size());
-    if (node.kind != Node::Kind::kSequence || length < key.rule.range.min || length > key.rule.range.max) {
-      return locations_.refuse(path, "expected " + describe(key.rule));
-    }
+    if (const Status shape = checkShape(key.rule, node, Node::Kind::kSequence); !shape.ok())
+      return locations_.refuse(path, messageOf(shape));
     for (size_t i = 0; i < node.items.size(); ++i) {
       const std::string item = indexed(path, i);
       locations_.record(item, node.items[i].line);
@@ -111,25 +127,31 @@ class Reader {
     return {};
   }
 
-  static Status wrongShape(const Rule& rule) {
-    return makeStatus(absl::StatusCode::kInvalidArgument, "expected " + describe(rule));
+  static Status wrongShape(const Rule& rule, const std::string& got) {
+    return makeStatus(absl::StatusCode::kInvalidArgument, "got " + got + ", expected " + describe(rule));
+  }
+
+  // A list or a mapping, and as many entries as the rule allows.
+  static Status checkShape(const Rule& rule, const Node& node, Node::Kind kind) {
+    if (node.kind != kind) return wrongShape(rule, gotText(node));
+    const size_t entries = node.items.size() + node.entries.size();
+    const auto count = static_cast<double>(entries);
+    if (count >= rule.range.min && count <= rule.range.max) return {};
+    return wrongShape(rule, std::to_string(entries) + " entries");
   }
 
   static StatusOr<Value> readValue(const Rule& rule, const Node& node) {
     if (rule.type == Type::kDevices) return readDevices(rule, node);
     if (rule.type == Type::kOptions) return readOptions(rule, node);
-    if (node.kind != Node::Kind::kScalar) return wrongShape(rule);
+    if (node.kind != Node::Kind::kScalar) return wrongShape(rule, gotText(node));
     return parseScalar(rule, node.scalar);
   }
 
   static StatusOr<Value> readDevices(const Rule& rule, const Node& node) {
-    const double length = static_cast<double>(node.items.size());
-    if (node.kind != Node::Kind::kSequence || length < rule.range.min || length > rule.range.max) {
-      return wrongShape(rule);
-    }
+    LATENTD_RETURN_IF_ERROR(checkShape(rule, node, Node::Kind::kSequence));
     std::vector<Device> devices;
     for (const Node& item : node.items) {
-      if (item.kind != Node::Kind::kScalar) return wrongShape(rule);
+      if (item.kind != Node::Kind::kScalar) return wrongShape(rule, gotText(node));
       const StatusOr<Value> device = parseScalar(rule, item.scalar);
       if (!device.ok()) return device.status();
       devices.push_back(std::get<std::vector<Device>>(*device).front());
@@ -138,14 +160,13 @@ class Reader {
   }
 
   static StatusOr<Value> readOptions(const Rule& rule, const Node& node) {
-    if (node.kind != Node::Kind::kMapping || static_cast<double>(node.entries.size()) > rule.range.max) {
-      return wrongShape(rule);
-    }
+    LATENTD_RETURN_IF_ERROR(checkShape(rule, node, Node::Kind::kMapping));
     Options options;
     for (const Node::Entry& entry : node.entries) {
       if (entry.value.kind != Node::Kind::kScalar) {
         return makeStatus(absl::StatusCode::kInvalidArgument,
-                          "option '" + entry.key.substr(0, 80) + "' has no plain value; give text or a number");
+                          "option '" + entry.key.substr(0, 80) + "': got " + gotText(entry.value) +
+                              ", expected text or a number (latent-worker --describe has what each option takes)");
       }
       options.emplace(entry.key, entry.value.scalar);
     }

@@ -11,6 +11,9 @@ constexpr size_t kSuggestionsMax = 3;
 // Words come from a file: the cost of the distance is bounded by comparing no more than this much of them.
 constexpr size_t kComparedBytesMax = 64;
 
+// Values are shown in errors: no more of one than this.
+constexpr size_t kShownBytesMax = 80;
+
 // Optimal string alignment: insert, delete, replace, swap of neighbours.
 size_t editDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> before_previous(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
@@ -46,6 +49,11 @@ std::vector<std::string> nearest(std::string_view word, const std::vector<std::s
   for (auto& entry : ranked)
     words.push_back(std::move(entry.second));
   return words;
+}
+
+std::string shown(std::string_view text) {
+  if (text.size() <= kShownBytesMax) return "'" + std::string(text) + "'";
+  return "'" + std::string(text.substr(0, kShownBytesMax)) + "...' (" + std::to_string(text.size()) + " bytes)";
 }
 
 std::string quotedList(const std::vector<std::string>& words) {

@@ -10,6 +10,9 @@ namespace latentd::config {
 // or changed count one each; a third of the word may be wrong.
 std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
 
+// A value of a file in a message: "'a'"; of a long one the beginning, and how long it is.
+std::string shown(std::string_view text);
+
 // "'a', 'b' or 'c'"
 std::string quotedList(const std::vector<std::string>& words);
 

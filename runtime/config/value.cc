@@ -31,14 +31,6 @@ constexpr std::array<Unit, 5> kDurationUnits{
 constexpr double kExampleBytes = 64 << 20;
 constexpr double kExampleMilliseconds = 500;
 
-// Values are shown in errors: no more of one than this.
-constexpr size_t kShownBytesMax = 80;
-
-std::string shown(std::string_view text) {
-  if (text.size() <= kShownBytesMax) return "'" + std::string(text) + "'";
-  return "'" + std::string(text.substr(0, kShownBytesMax)) + "...' (" + std::to_string(text.size()) + " bytes)";
-}
-
 Status refused(const Rule& rule, std::string_view text, std::string_view hint = "") {
   return makeStatus(absl::StatusCode::kInvalidArgument,
                     "got " + shown(text) + ", expected " + describe(rule) + std::string(hint));

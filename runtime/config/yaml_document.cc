@@ -132,6 +132,17 @@ class NodeBuilder final : public YAML::EventHandler {
 
 }  // namespace
 
+std::string flowText(const Node& node) {
+  if (node.kind == Node::Kind::kNull) return "null";
+  if (node.kind == Node::Kind::kScalar) return node.scalar;
+  std::string inside;
+  for (const Node& item : node.items)
+    inside += (inside.empty() ? "" : ", ") + flowText(item);
+  for (const Node::Entry& entry : node.entries)
+    inside += (inside.empty() ? "" : ", ") + entry.key + ": " + flowText(entry.value);
+  return node.kind == Node::Kind::kSequence ? "[" + inside + "]" : "{" + inside + "}";
+}
+
 StatusOr<Node> parseYaml(const std::string& text, const std::string& file) {
   const auto is_binary = [](unsigned char c) { return (c < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7f; };
   const auto binary = std::find_if(text.begin(), text.end(), is_binary);

@@ -26,6 +26,9 @@ struct Node::Entry {
   Node value;
 };
 
+// As the file would have it on one line: "null", "text", "[a, b]", "{a: 1}".
+std::string flowText(const Node& node);
+
 // Larger files are refused unread: a topology of a thousand groups has a tenth of this.
 inline constexpr size_t kFileBytesMax = size_t{1} << 20;
 

@@ -167,7 +167,7 @@ TEST_CASE("config: what is not YAML, or more than a topology needs, is refused w
   check({
       {"empty", "", "t.yaml:1: the file is empty; see --print-schema for the keys"},
       {"only a comment", "# nothing\n", "t.yaml:1: the file is empty; see --print-schema for the keys"},
-      {"not a mapping", "- a\n- b\n", "t.yaml:1: expected a mapping of keys to values"},
+      {"not a mapping", "- a\n- b\n", "t.yaml:1: got the list '[a, b]', expected a mapping of keys to values"},
       {"broken", "listen: [\n", "t.yaml:2: not valid YAML: end of sequence flow not found"},
       {"two documents", kThreeGroups + "---\nlisten: 127.0.0.1:1\n",
        "t.yaml:1: the file holds more than one document (---)"},
@@ -214,10 +214,12 @@ TEST_CASE("config: a value that is not of its type or range is refused with what
   const std::string size = " with its unit (B, KiB, MiB, GiB, TiB), such as 64MiB";
   const std::string time = " with its unit (ms, s, m, h, d), such as 1s";
   check({
-      {"no value", appended("http:\n"), "t.yaml:14: http: has no value; give one or remove the key"},
-      {"scalar for section", appended("queue: 3\n"), "t.yaml:14: queue: expected a mapping of keys to values"},
+      {"scalar for section", appended("queue: 3\n"), "t.yaml:14: queue: got '3', expected a mapping of keys to values"},
       {"section for scalar", appended("queue: {aging: {a: 1}}\n"),
-       "t.yaml:14: queue.aging: expected a time from 1s to 1d" + time},
+       "t.yaml:14: queue.aging: got the mapping '{a: 1}', expected a time from 1s to 1d" + time},
+      {"long list for scalar", appended("queue: {aging: [" + std::string(200, 'x') + "]}\n"),
+       "t.yaml:14: queue.aging: got the list '[" + std::string(79, 'x') +
+           "...' (202 bytes), expected a time from 1s to 1d" + time},
       {"count", appended("queue: {length_max: many}\n"),
        "t.yaml:14: queue.length_max: got 'many', expected an integer from 1 to 100000"},
       {"count below", appended("queue: {length_max: 0}\n"),
@@ -272,29 +274,92 @@ TEST_CASE("config: a value that is not of its type or range is refused with what
   });
 }
 
+TEST_CASE("config: a key without a value is told what it takes, and that it may go if it may", "[config]") {
+  check({
+      {"endpoint", appended("http:\n"),
+       "t.yaml:14: http: has no value (null); give an IP address or localhost and a port, such as 127.0.0.1:7411 or "
+       "[::1]:0 (port 0: any free one), or remove the key"},
+      {"section", appended("queue: ~\n"),
+       "t.yaml:14: queue: has no value (null); give a mapping of keys to values, or remove the key"},
+      {"required", with(kThreeGroups, "stage: noop.middle", "stage: null"),
+       "t.yaml:6: groups[1].stage: has no value (null); give names joined by '.', such as wan.denoiser, 1 to 64 bytes"},
+  });
+}
+
+TEST_CASE("config: every key with words for values names what it got, and the words", "[config]") {
+  struct Place {
+    const char* key;
+    std::string (*in)(const std::string&);
+    const char* where;
+    const char* words;
+  };
+  const auto group = [](const std::string& entry) { return inGroup("    " + entry + "\n"); };
+  const auto log = [](const std::string& entry) { return appended("log: {" + entry + "}\n"); };
+  const Place places[] = {
+      {"ulysses_transport", group, "t.yaml:6: groups[1].", "one of auto, c10d, shm, cuda_ipc"},
+      {"communication", group, "t.yaml:6: groups[1].", "one of auto, gloo, nccl"},
+      {"dtype", group, "t.yaml:6: groups[1].", "one of float32, bfloat16, float16"},
+      {"level", log, "t.yaml:14: log.", "one of trace, debug, info, warn, error"},
+      {"format", log, "t.yaml:14: log.", "one of text, json"},
+  };
+  // As it stands in the file, and as it is told.
+  const std::pair<const char*, const char*> values[] = {
+      {"5", "'5'"},
+      {"1.5", "'1.5'"},
+      {"true", "'true'"},
+      {"''", "''"},
+      {"'null'", "'null'"},
+      {"[auto, shm]", "the list '[auto, shm]'"},
+      {"[]", "the list '[]'"},
+      {"{auto: 1}", "the mapping '{auto: 1}'"},
+  };
+  for (const Place& place : places) {
+    const std::string key = place.key;
+    const std::string where = place.where + key;
+    for (const auto& [value, told] : values)
+      CHECK(refusal(place.in(key + ": " + value)) == where + ": got " + told + ", expected " + place.words);
+    for (const char* nothing : {"", "null", "~"}) {
+      CHECK(refusal(place.in(key + ": " + nothing)) ==
+            where + ": has no value (null); give " + place.words + ", or remove the key");
+    }
+  }
+  CHECK(refusal(group("ulysses_transport: nccl")) ==
+        "t.yaml:6: groups[1].ulysses_transport: got 'nccl', expected one of auto, c10d, shm, cuda_ipc");
+}
+
 TEST_CASE("config: devices and options are checked entry by entry", "[config]") {
   const std::string devices =
       "a list of 1 to 64 devices, one for each rank: cpu or cuda:N, such as [cpu] or [cuda:0, cuda:1]";
   check({
-      {"scalar", inGroup("    devices: cpu\n"), "t.yaml:6: groups[1].devices: expected " + devices},
-      {"none", inGroup("    devices: []\n"), "t.yaml:6: groups[1].devices: expected " + devices},
+      {"scalar", inGroup("    devices: cpu\n"), "t.yaml:6: groups[1].devices: got 'cpu', expected " + devices},
+      {"none", inGroup("    devices: []\n"), "t.yaml:6: groups[1].devices: got 0 entries, expected " + devices},
       {"unknown", inGroup("    devices: [gpu:0]\n"), "t.yaml:6: groups[1].devices: got 'gpu:0', expected " + devices},
       {"no index", inGroup("    devices: [cuda]\n"), "t.yaml:6: groups[1].devices: got 'cuda', expected " + devices},
       {"bad index", inGroup("    devices: [\"cuda:-1\"]\n"),
        "t.yaml:6: groups[1].devices: got 'cuda:-1', expected " + devices},
-      {"nested", inGroup("    devices: [[cpu]]\n"), "t.yaml:6: groups[1].devices: expected " + devices},
+      {"nested", inGroup("    devices: [[cpu]]\n"),
+       "t.yaml:6: groups[1].devices: got the list '[[cpu]]', expected " + devices},
+      {"null", inGroup("    devices: [~]\n"),
+       "t.yaml:6: groups[1].devices: got the list '[null]', expected " + devices},
       {"option list", inGroup("    options: [a]\n"),
-       "t.yaml:6: groups[1].options: expected a mapping of at most 64 names to plain values"},
+       "t.yaml:6: groups[1].options: got the list '[a]', expected a mapping of at most 64 names to plain values"},
       {"option nested", inGroup("    options: {a: {b: c}}\n"),
-       "t.yaml:6: groups[1].options: option 'a' has no plain value; give text or a number"},
+       "t.yaml:6: groups[1].options: option 'a': got the mapping '{b: c}', expected text or a number (latent-worker "
+       "--describe has what each option takes)"},
+      {"option null", inGroup("    options: {ring_attention: null}\n"),
+       "t.yaml:6: groups[1].options: option 'ring_attention': got null, expected text or a number (latent-worker "
+       "--describe has what each option takes)"},
   });
 }
 
 TEST_CASE("config: what is missing is named", "[config]") {
   check({
       {"groups", "listen: 127.0.0.1:0\n", "t.yaml:1: groups: missing; give a list of mappings, 1 to 64 entries"},
-      {"no group", "groups: []\n", "t.yaml:1: groups: expected a list of mappings, 1 to 64 entries"},
-      {"group of text", "groups: [text]\n", "t.yaml:1: groups[0]: expected a mapping of keys to values"},
+      {"no group", "groups: []\n", "t.yaml:1: groups: got 0 entries, expected a list of mappings, 1 to 64 entries"},
+      {"group for groups", "groups: {name: a}\n",
+       "t.yaml:1: groups: got the mapping '{name: a}', expected a list of mappings, 1 to 64 entries"},
+      {"group of text", "groups: [text]\n", "t.yaml:1: groups[0]: got 'text', expected a mapping of keys to values"},
+      {"group of nothing", "groups: [~]\n", "t.yaml:1: groups[0]: got null, expected a mapping of keys to values"},
       {"stage", with(kThreeGroups, "    stage: noop.middle\n", ""),
        "t.yaml:5: groups[1].stage: missing; give names joined by '.', such as wan.denoiser, 1 to 64 bytes"},
       {"to", with(kThreeGroups, "    to: denoise.denoise\n", ""),
