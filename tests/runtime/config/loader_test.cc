@@ -445,10 +445,6 @@ TEST_CASE("config: values that contradict each other are both named", "[config]"
        "t.yaml:8: groups[1].communication: 'nccl' needs a GPU for each rank, and its ranks are on the CPU; give gloo "
        "or "
        "auto"},
-      {"shm on GPUs",
-       inGroup("    devices: [\"cuda:0\", \"cuda:1\"]\n    parallel: {ulysses: 2}\n    ulysses_transport: shm\n"),
-       "t.yaml:8: groups[1].ulysses_transport: 'shm' needs ranks on the CPU, and rank 0 is on cuda:0; give cuda_ipc, "
-       "c10d or auto"},
       {"nccl on one GPU",
        inGroup("    communication: nccl\n    devices: [\"cuda:1\", \"cuda:0\", \"cuda:1\"]\n    parallel: {tp: 3}\n"),
        "t.yaml:6: groups[1].communication: 'nccl' needs a GPU for each rank, and its ranks 0 and 2 share cuda:1; give "
@@ -479,6 +475,40 @@ TEST_CASE("config: values that contradict each other are both named", "[config]"
            "' has 61 bytes, at most 52 leave room for socket paths; give a shorter one, such as /tmp"},
   });
   CHECK(refusal(with(appended("http: 127.0.0.2:7000\n"), "127.0.0.1:0", "127.0.0.1:7000")) == "OK");
+}
+
+// What such a transport does without ulysses is noted elsewhere (supervisor/idle_keys).
+TEST_CASE("config: a ulysses transport that the devices cannot have is refused at any degree, another taken",
+          "[config]") {
+  struct Case {
+    const char* devices;
+    const char* possible;
+    const char* impossible;
+    const char* why;  // from rank 0's device on
+  };
+  const Case cases[] = {
+      {"[cpu]", "shm", "cuda_ipc", "needs ranks on GPUs, and rank 0 is on cpu; give shm, c10d or auto"},
+      {"['cuda:0']", "cuda_ipc", "shm", "needs ranks on the CPU, and rank 0 is on cuda:0; give cuda_ipc, c10d or auto"},
+      {"[cpu, cpu]", "shm", "cuda_ipc", "needs ranks on GPUs, and rank 0 is on cpu; give shm, c10d or auto"},
+      {"['cuda:0', 'cuda:1']", "cuda_ipc", "shm",
+       "needs ranks on the CPU, and rank 0 is on cuda:0; give cuda_ipc, c10d or auto"},
+  };
+  for (const Case& tried : cases) {
+    INFO(tried.devices);
+    const std::string devices = tried.devices;
+    const auto degrees =
+        devices.find(',') == std::string::npos ? std::vector{"{}"} : std::vector{"{ulysses: 2}", "{cfg: 2}", "{dp: 2}"};
+    for (const char* parallel : degrees) {
+      const auto with_transport = [&](const char* transport) {
+        return refusal(inGroup("    devices: " + devices + "\n    parallel: " + parallel +
+                               "\n    ulysses_transport: " + transport + "\n"));
+      };
+      for (const char* possible : {tried.possible, "c10d", "auto"})
+        CHECK(with_transport(possible) == "OK");
+      CHECK(with_transport(tried.impossible) ==
+            "t.yaml:8: groups[1].ulysses_transport: '" + std::string(tried.impossible) + "' " + tried.why);
+    }
+  }
 }
 
 TEST_CASE("config: paths start at the file's folder, and model folders must exist", "[config]") {

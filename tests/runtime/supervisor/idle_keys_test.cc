@@ -111,9 +111,6 @@ TEST_CASE("idle keys: what takes several ranks is noted where there is one", "[s
         Notes{"t.yaml:9: groups[1].communication: has no effect on replicas of one rank, which do not talk to each "
               "other"});
   CHECK(notesOf(middle("    devices: [cpu, cpu]\n    parallel: {tp: 2}\n    communication: gloo\n")).empty());
-  CHECK(notesOf(middle("    devices: [cpu, cpu]\n    parallel: {tp: 2}\n    ulysses_transport: shm\n")) ==
-        Notes{"t.yaml:9: groups[1].ulysses_transport: has no effect without parallel.ulysses above 1"});
-  CHECK(notesOf(middle("    devices: [cpu, cpu]\n    parallel: {ulysses: 2}\n    ulysses_transport: shm\n")).empty());
   const std::string deadline = "deadlines: {collective: 10s}\n";
   CHECK(notesOf(config::kThreeGroups + deadline) ==
         Notes{"t.yaml:14: deadlines.collective: has no effect where no group has several ranks"});
@@ -127,6 +124,27 @@ TEST_CASE("idle keys: what takes several ranks is noted where there is one", "[s
   CHECK(notesOf(config::with(config::kThreeGroups, "to: denoise.denoise",
                              "to: denoise.denoise\n    producer_shard_dim: 0")) ==
         Notes{"t.yaml:12: edges[0].producer_shard_dim: has no effect on a producer of one rank, which publishes all"});
+}
+
+TEST_CASE("idle keys: a ulysses transport that is possible and unused is noted, on the CPU as on GPUs",
+          "[supervisor]") {
+  const std::pair<const char*, const char*> cases[] = {{"cpu", "shm"}, {"'cuda:0'", "cuda_ipc"}};
+  for (const auto& [device, direct] : cases) {
+    INFO(device);
+    const std::string one = device;
+    const auto notes = [&](const std::string& devices, const std::string& parallel, const char* transport) {
+      return notesOf(middle("    devices: [" + devices + "]\n    parallel: {" + parallel +
+                            "}\n    ulysses_transport: " + transport + "\n"));
+    };
+    for (const char* transport : {direct, "c10d"}) {
+      const Notes idle{"t.yaml:9: groups[1].ulysses_transport: has no effect without parallel.ulysses above 1"};
+      CHECK(notes(one, "", transport) == idle);
+      CHECK(notes(one + ", " + one, "cfg: 2", transport) == idle);
+      CHECK(notes(one + ", " + one, "dp: 2", transport) == idle);
+      CHECK(notes(one + ", " + one, "ulysses: 2", transport).empty());
+    }
+    CHECK(notes(one, "", "auto").empty());
+  }
 }
 
 TEST_CASE("idle keys: what another key or the model makes idle is noted", "[supervisor]") {
