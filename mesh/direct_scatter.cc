@@ -7,7 +7,9 @@
 #include <c10/util/Exception.h>
 #include <c10/util/accumulate.h>
 
+#include "mesh/scalar_type.h"
 #include "runtime/base/check.h"
+#include "runtime/base/flight_recorder.h"
 #include "runtime/base/log.h"
 
 namespace latentd::mesh {
@@ -37,6 +39,24 @@ std::vector<int64_t> targetShape(const HeadShare& share, int64_t ranks) {
 uint64_t targetBytes(const HeadShare& share) {
   const auto bytes = static_cast<uint64_t>(c10::multiply_integers(share.shape)) * c10::elementSize(share.dtype);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+uint64_t regionBytes(const HeadShare& share) { return targetBytes(share) * kHeadTags.size(); }
+
+// "bfloat16 [1, 16380, 12, 128]", as the flight recorder shows it.
+std::string shareText(const HeadShare& share) {
+  Operation operation;
+  operation.dtype = toDType(share.dtype);
+  operation.shape = share.shape;
+  return tensorText(operation);
+}
+
+// Ranks agree on the reason, which names one of them: one tells it.
+void tellRefused(const ProcessGroup& group, const HeadShare& share, const Status& reason) {
+  if (group.rank() != 0) return;
+  getLogger("mesh")->warn("heads of {} a rank are scattered by c10d and not by {}, which takes {} bytes of each: {}",
+                          shareText(share), group.device().is_cpu() ? "shm" : "cuda_ipc", regionBytes(share),
+                          messageOf(reason));
 }
 
 }  // namespace
@@ -69,7 +89,7 @@ DirectScatter::~DirectScatter() {
 
 Status DirectScatter::allocate(TargetSet& set) {
   const uint64_t bytes = targetBytes(set.share);
-  LATENTD_ASSIGN_OR_RETURN(set.regions, memory_->share(bytes * kHeadTags.size()));
+  LATENTD_ASSIGN_OR_RETURN(set.regions, memory_->share(regionBytes(set.share)));
   const std::vector<int64_t> shape = targetShape(set.share, group_.size());
   const int64_t used = c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(set.share.dtype));
   for (const at::Tensor& region : set.regions) {
@@ -97,7 +117,7 @@ DirectScatter::TargetSet& DirectScatter::targetsOf(const HeadShare& share) {
   TargetSet& set = sets_.emplace_front();
   set.share = share;
   set.refused = allocate(set);
-  if (!set.refused.ok()) getLogger("mesh")->warn("heads of one share are scattered by c10d: " + messageOf(set.refused));
+  if (!set.refused.ok()) tellRefused(group_, share, set.refused);
   return set;
 }
 
