@@ -8,6 +8,8 @@ namespace {
 constexpr double kMultiplyAdd = 2;
 // Sums over the ranks of tensor parallelism in a layer: three of activations, two of norms (query and key together).
 constexpr int kTensorParallelReductions = 5;
+// Of ulysses in a layer: query, key and value are scattered, the result is gathered.
+constexpr double kHeadTransfers = 4;
 
 constexpr int64_t ceilDivide(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
 
@@ -83,7 +85,11 @@ MeshCost meshCost(const Split& split, double element, double norms) {
     cost.kernels += part.kernels;
     cost.collectives += part.collectives;
   };
-  if (degrees.ulysses > 1) add({.heads = 4 * 2 * element, .kernels = 4, .collectives = 4});
+  if (degrees.ulysses > 1) {
+    // Direct writes pack nothing: the result alone is.
+    const double packed = split.direct_heads ? 1 : kHeadTransfers;
+    add({.heads = packed * 2 * element, .kernels = packed, .collectives = kHeadTransfers});
+  }
   if (degrees.ring > 1) add(ringCost(split, element));
   if (degrees.tp > 1) add(tensorParallelCost(element, norms));
   return cost;
@@ -133,6 +139,15 @@ class Wire {
   const Rates& rates_;
 };
 
+// Seconds that ulysses takes in `layers` layers, in which a rank sends `bytes`.
+double headSeconds(const Wire& wire, double layers, double bytes, const Split& split, const Rates& rates) {
+  // Query, key and value are under way together; the result waits for attention.
+  if (!split.direct_heads) return layers * 2 * wire.latency() + wire.scatter(bytes);
+  const double gathered = bytes / kHeadTransfers;
+  return layers * (rates.direct_latency + wire.latency()) + (bytes - gathered) / rates.direct_bytes +
+         wire.scatter(gathered);
+}
+
 // Seconds that one pass waits for the exchanges of its layers.
 double exchangeSeconds(const Model& model, const Job& job, const Split& split, const Hardware& hardware,
                        const Rates& rates) {
@@ -145,8 +160,7 @@ double exchangeSeconds(const Model& model, const Job& job, const Split& split, c
   double seconds = 0;
   if (degrees.ulysses > 1) {
     const Wire wire(*mesh, mesh::MeshDim::kUlysses, hardware, rates);
-    // Query, key and value are under way together; the result waits for attention.
-    seconds += layers * 2 * wire.latency() + wire.scatter(sent.ulysses / passes);
+    seconds += headSeconds(wire, layers, sent.ulysses / passes, split, rates);
   }
   if (degrees.ring > 1) {
     const Wire wire(*mesh, mesh::MeshDim::kRing, hardware, rates);
@@ -170,6 +184,15 @@ double exchangeSeconds(const Model& model, const Job& job, const Split& split, c
 }
 
 }  // namespace
+
+HeadTransport headTransport(const mesh::MeshDegrees& degrees, const Hardware& hardware) {
+  if (degrees.ulysses == 1) return {};
+  const auto mesh = mesh::DeviceMesh::make(degrees, degrees.product());
+  if (routeOf(*mesh, mesh::MeshDim::kUlysses, hardware.gpus_per_host).crosses)
+    return {.direct = false, .reason = "its ranks are on several hosts"};
+  if (hardware.link != Link::kNvlink) return {.direct = false, .reason = "GPUs that PCIe joins need not be peers"};
+  return {.direct = true, .reason = "its ranks are on GPUs of one host that NVLink joins"};
+}
 
 RankShape rankShape(const Model& model, const Job& job, const Split& split) {
   const int64_t sequence = tokens(model, job);

@@ -1,12 +1,22 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "tools/plan/hardware.h"
 #include "tools/plan/model.h"
 #include "tools/plan/split.h"
 
 namespace latentd::plan {
+
+// What carries the heads that ulysses ranks scatter where the topology leaves it to `auto`.
+struct HeadTransport {
+  bool direct = false;      // by direct writes; else by NCCL, which packs
+  std::string_view reason;  // what follows "as"; empty: there is no ulysses
+
+  std::string_view name() const { return direct ? "cuda_ipc" : "c10d"; }
+};
+HeadTransport headTransport(const mesh::MeshDegrees& degrees, const Hardware& hardware);
 
 // What one rank does in one pass of the model through its layers.
 struct DenoiserWork {

@@ -44,6 +44,11 @@ constexpr double kConvolutionShare = 262.7 / 1.055 / 989.4;
 // 0.067 ms + bytes / (270 GB/s) within 6 %. All-reduce: 4 KiB 0.085 ms, 128 MiB 0.576 ms, the same 273 GB/s.
 constexpr double kLinkShare = 270.0 / 450;
 constexpr double kLinkLatency = 75e-6;
+// Direct writes of the heads of query, key and value in one round, two H200 with NVLink 4, 75, 252 and 581 MB: 0.344,
+// 1.001 and 2.223 ms, which is 0.065 ms + bytes / (269 GB/s) within 1 % (RESULTS.md, "Heads between ranks"). They leave
+// out the packing, which the all-to-all needs: of NCCL's rounds, with it, they take 0.73.
+constexpr double kDirectShare = 269.0 / 450;
+constexpr double kDirectLatency = 65e-6;
 // Not measured: PCIe reaches 50 of 63 GB/s with large copies.
 constexpr double kPcieShare = 0.8;
 // Not measured: 400 Gb/s for each GPU, of which collectives reach nine tenths, and a round trip through two adapters.
@@ -96,6 +101,8 @@ Rates ratesOf(const Hardware& hardware, DType dtype) {
           .network_bytes = kNetworkBytes,
           .link_latency = kLinkLatency,
           .network_latency = kNetworkLatency,
+          .direct_bytes = hardware.gpu.nvlink_bandwidth * kDirectShare,
+          .direct_latency = kDirectLatency,
           .kernel_seconds = kKernelSeconds,
           .collective_seconds = kCollectiveSeconds};
 }

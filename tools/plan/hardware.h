@@ -50,6 +50,8 @@ struct Rates {
   double network_bytes = 0;       // between hosts, of each GPU
   double link_latency = 0;        // seconds that a collective takes however small
   double network_latency = 0;     // the same, between hosts
+  double direct_bytes = 0;        // of direct writes between GPUs that NVLink joins
+  double direct_latency = 0;      // seconds that a round of them takes however small
   double kernel_seconds = 0;      // of the host, to submit a kernel
   double collective_seconds = 0;  // of the host, to submit a collective
 };

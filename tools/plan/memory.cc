@@ -17,6 +17,8 @@ constexpr uint64_t kCommunicatorBytes = 256 * kMiB;
 // The forward pass of 32,760 tokens peaked at 4.3 GiB of tensors on an H200 (RESULTS.md), 2.65 of them weights and 0.09
 // the text's keys and values. The rest is 1.19 times what activationBytes() counts.
 constexpr double kActivationReserve = 1.2;
+// A region that ranks share on GPUs has whole blocks of device memory (mesh/cuda_scatter_memory.cc).
+constexpr uint64_t kDeviceBlock = 2 * kMiB;
 // Slots of an edge unless its topology says otherwise.
 constexpr uint64_t kSlots = 2;
 // Tensors of a chunk's largest size that are alive at once in a residual block: the sum, the hidden one, and the padded
@@ -45,6 +47,21 @@ double activationBytes(const Model& model, DType dtype, double tp) {
   return std::max(feed_forward, attention);
 }
 
+// What ulysses holds beside the activations of the rank, of which `share` bytes are one of query, key and value.
+double headBuffers(const Split& split, const RankShape& shape, double share) {
+  // Of the all-to-all: query, key and value, sent and received; the result comes later and is smaller.
+  if (!split.direct_heads) return 6 * share;
+  // Targets of query, key and value stay, a set for each number of branches that a layer has: in a batched pass both
+  // are one row until the text comes in. Beside them the result, sent and received. Jobs of another size would add
+  // their sets, up to the four that are kept (mesh/direct_scatter.h).
+  double targets = 0;
+  for (int64_t branches = 1; branches <= shape.batch; ++branches) {
+    const double region = 3 * share * static_cast<double>(branches) / static_cast<double>(shape.batch);
+    targets += std::ceil(region / kDeviceBlock) * kDeviceBlock;
+  }
+  return targets + 2 * share;
+}
+
 }  // namespace
 
 RankMemory denoiserMemory(const Model& model, const Job& job, const Split& split) {
@@ -65,8 +82,7 @@ RankMemory denoiserMemory(const Model& model, const Job& job, const Split& split
   memory.activations = rounded(kActivationReserve * rows * activationBytes(model, job.dtype, tp) + text);
 
   double buffers = 0;
-  // Query, key and value, sent and received; the result is smaller and comes later.
-  if (split.degrees.ulysses > 1) buffers += 6 * rows * dim / tp * element;
+  if (split.degrees.ulysses > 1) buffers += headBuffers(split, shape, rows * dim / tp * element);
   if (split.degrees.ring > 1) {
     // Its own block and one of as many rows, or of all; a ring that turns keeps a partial result and one to merge.
     const double blocks = 1 + (split.ring_gathers ? split.degrees.ring : 1);

@@ -11,7 +11,7 @@ namespace latentd::plan {
 struct RankMemory {
   uint64_t weights = 0;
   uint64_t activations = 0;  // peak of a step; for the denoiser the text's keys and values are in it
-  uint64_t buffers = 0;      // of collectives: what is sent and received, blocks of a ring, halos
+  uint64_t buffers = 0;      // of exchanges: what is sent and received, targets of heads, blocks of a ring, halos
   uint64_t pools = 0;        // slots of the edges that the group publishes
   uint64_t process = 0;      // CUDA context, library workspaces, communicators
 

@@ -97,6 +97,11 @@ std::string memoryText(const char* name, const RankMemory& memory) {
                      gibText(memory.buffers), gibText(memory.pools), gibText(memory.process));
 }
 
+std::string headsText(const Request& request, const Candidate& candidate) {
+  const HeadTransport heads = headTransport(candidate.split.degrees, request.hardware);
+  return heads.reason.empty() ? "" : fmt::format("  heads scattered over {}, as {}\n", heads.name(), heads.reason);
+}
+
 // What the proposal leaves unused, and why.
 std::string idleText(const Request& request, const Plan& plan, const Candidate& best) {
   const uint32_t beyond = request.gpus - best.gpus;
@@ -116,6 +121,7 @@ std::string proposalText(const Request& request, const Plan& plan) {
     text += "  of those within 1 % of the most jobs an hour, the one with the soonest video\n";
   text += fmt::format("  a rank sends a step: {}; the decoder a video: {}\n", strategiesText(best->traffic),
                       best->decode_sent_bytes > 0 ? trafficText(best->decode_sent_bytes) : "nothing");
+  text += headsText(request, *best);
   text += memoryText("denoiser", best->denoise) + memoryText("text encoder", best->text) +
           memoryText("decoder", best->decode);
   text += fmt::format("  a job: text {}, denoising {}, decoding {}\n", secondsText(best->text_seconds),
@@ -146,7 +152,8 @@ std::string rejectedText(const Plan& plan) {
 std::string reportText(const Request& request, const Plan& plan, size_t shown) {
   return headText(request, plan) + rankedText(plan, shown) + proposalText(request, plan) + rejectedText(plan) +
          "All times are predictions from what one and two H200 were measured to do; exchanges count as not hidden, "
-         "except the turns of a ring.\n";
+         "except the turns of a ring. Heads of ulysses go as ulysses_transport: auto has them, by direct writes "
+         "(cuda_ipc) between GPUs of one host that NVLink joins, else by c10d.\n";
 }
 
 }  // namespace latentd::plan

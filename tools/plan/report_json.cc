@@ -25,11 +25,15 @@ json stepJson(const StepTime& step) {
           {"host", step.host}};
 }
 
-json candidateJson(const Candidate& candidate) {
+json candidateJson(const Request& request, const Candidate& candidate) {
   const Traffic& traffic = candidate.traffic;
+  const HeadTransport heads = headTransport(candidate.split.degrees, request.hardware);
+  const bool scatters = !heads.reason.empty();
   return {{"parallel", degreesJson(candidate.split.degrees)},
           {"ring_attention", candidate.split.ring_gathers ? "all_gather" : "exchange"},
           {"guidance_batching", candidate.split.batched ? "batched" : "separate"},
+          {"ulysses_transport", scatters ? json(heads.name()) : json()},
+          {"ulysses_transport_reason", scatters ? json(heads.reason) : json()},
           {"gpus", candidate.usedGpus()},
           {"denoiser_gpus", candidate.split.gpus()},
           {"decode_gpus", candidate.decode_gpus},
@@ -82,9 +86,9 @@ std::string reportJson(const Request& request, const Plan& plan) {
                  {"proposal", nullptr},
                  {"ranked", json::array()},
                  {"rejected", json::array()}};
-  if (const Candidate* proposal = plan.proposal()) report["proposal"] = candidateJson(*proposal);
+  if (const Candidate* proposal = plan.proposal()) report["proposal"] = candidateJson(request, *proposal);
   for (const Candidate& candidate : plan.ranked)
-    report["ranked"].push_back(candidateJson(candidate));
+    report["ranked"].push_back(candidateJson(request, candidate));
   for (const Rejection& rejection : plan.rejected)
     report["rejected"].push_back({{"parallel", degreesJson(rejection.split.degrees)},
                                   {"reason", rejection.reason},

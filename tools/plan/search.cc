@@ -20,13 +20,17 @@ constexpr uint64_t kGiB = uint64_t{1} << 30;
 constexpr double kNearly = 0.99;
 
 // Variants of one set of degrees, best first where memory allows all.
-std::vector<Split> variants(const Job& job, const mesh::MeshDegrees& degrees) {
+std::vector<Split> variants(const Job& job, const Hardware& hardware, const mesh::MeshDegrees& degrees) {
   std::vector<Split> found;
+  const bool direct_heads = headTransport(degrees, hardware).direct;
   const bool has_batch = job.branches() / degrees.cfg > 1 && degrees.pp == 1;
   for (const bool gathers : {true, false}) {
     if (gathers && degrees.ring == 1) continue;
-    found.push_back({.degrees = degrees, .ring_gathers = gathers});
-    if (has_batch) found.push_back({.degrees = degrees, .ring_gathers = gathers, .batched = false});
+    Split& split = found.emplace_back(Split{.degrees = degrees, .ring_gathers = gathers, .direct_heads = direct_heads});
+    if (!has_batch) continue;
+    Split separate = split;
+    separate.batched = false;
+    found.push_back(separate);
   }
   return found;
 }
@@ -101,7 +105,7 @@ struct Outcome {
 Outcome tryDegrees(const Request& request, const mesh::MeshDegrees& degrees, const StepTime& one_gpu) {
   Outcome outcome;
   const auto rows = static_cast<uint64_t>(latentShape(request.model, request.job).height);
-  for (const Split& split : variants(request.job, degrees)) {
+  for (const Split& split : variants(request.job, request.hardware, degrees)) {
     const Candidate spread = withDenoiser(request, split, one_gpu);
     const auto decode_max =
         static_cast<uint32_t>(std::min<uint64_t>({spread.gpus, request.hardware.gpus_per_host, rows}));

@@ -12,6 +12,7 @@ struct Split {
   mesh::MeshDegrees degrees;
   bool ring_gathers = false;  // ring_attention: all_gather
   bool batched = true;        // guidance_batching: both branches of a rank in one pass
+  bool direct_heads = false;  // ulysses_transport: cuda_ipc; else c10d
 
   // Of one replica.
   uint32_t ranks() const { return gpus() / degrees.dp; }

@@ -115,7 +115,7 @@ TEST_CASE("plan: the report has the best, what is proposed and why the rest is o
        {"1.42 billion parameters", "32760 tokens", "a step on one GPU: 1.20 s", "<- proposed",
         "proposed: cfg 2 x ulysses 4", "a rank sends a step: cfg ", "\nnot possible, by the limit that forbids it:\n",
         "  ulysses x tp must divide the model's 12 heads: tp 5; ", "\n  dp is for --goal throughput: ", "text encoder",
-        "weights"}) {
+        "weights", "\n  heads scattered over cuda_ipc, as its ranks are on GPUs of one host that NVLink joins\n"}) {
     INFO(words);
     CHECK(text->find(words) != std::string::npos);
   }
@@ -127,11 +127,18 @@ TEST_CASE("plan: the report has the best, what is proposed and why the rest is o
   CHECK(both->find("proposed: cfg 2 x ulysses 4\n  uses 8 of the 16 GPUs: this version serves one host, of 8\n") !=
         std::string::npos);
   CHECK(text->find(" of the 8 GPUs") == std::string::npos);
+  Arguments slow = argumentsFor(model.path(), "8");
+  slow.link = "pcie";
+  const auto packed = run(slow);
+  REQUIRE(packed.ok());
+  CHECK(packed->find("\n  heads scattered over c10d, as GPUs that PCIe joins need not be peers\n") !=
+        std::string::npos);
   // A denoiser of one rank has a decoder beside it, on another GPU.
   const auto rows = run(argumentsFor(model.path(), "2"));
   REQUIRE(rows.ok());
   CHECK(rows->find("\none rank ") != std::string::npos);
   CHECK(rows->find("\none GPU ") == std::string::npos);
+  CHECK(rows->find("heads scattered over") == std::string::npos);  // it proposes none that has ulysses
 }
 
 TEST_CASE("plan: the JSON has every candidate and every rejected split", "[tools][plan]") {
@@ -150,6 +157,12 @@ TEST_CASE("plan: the JSON has every candidate and every rejected split", "[tools
   CHECK(report["proposal"]["gpus"] == plan->proposal()->usedGpus());
   CHECK(report["proposal"]["denoiser_gpus"] == plan->proposal()->split.gpus());
   CHECK(report["proposal"]["sent_bytes_a_step"]["total"] == plan->proposal()->traffic.total());
+  for (const nlohmann::json& candidate : report["ranked"]) {
+    INFO(candidate["parallel"].dump());
+    const bool scatters = candidate["parallel"]["ulysses"] > 1;
+    CHECK(candidate["ulysses_transport"] == (scatters ? nlohmann::json("cuda_ipc") : nlohmann::json()));
+    CHECK(candidate["ulysses_transport_reason"].is_string() == scatters);
+  }
   CHECK(report["one_gpu_step_seconds"]["total"].get<double>() == Approx(1.201).epsilon(0.01));
 }
 

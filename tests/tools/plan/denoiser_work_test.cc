@@ -86,6 +86,53 @@ TEST_CASE("plan: exchanges are predicted within 15 % of what was measured betwee
   CHECK(seconds(128 << 20) == Approx(0.576e-3).epsilon(0.15));
 }
 
+TEST_CASE("plan: rounds of scattered heads are predicted within 10 % of what was measured between two H200",
+          "[tools][plan]") {
+  const Rates rates = ratesOf(*findHardware("h200", std::nullopt), DType::kBFloat16);
+  struct Round {
+    double tokens, heads, nccl, direct;  // RESULTS.md, "Heads between ranks"
+  };
+  for (const Round& round : {Round{32'760, 12, 472e-6, 344e-6}, Round{32'760, 40, 1'382e-6, 1'001e-6},
+                             Round{75'600, 40, 3'040e-6, 2'223e-6}}) {
+    const double share = round.tokens / 2 * round.heads * 128 * 2;  // of a rank, one of query, key and value
+    const double sent = 3 * share / 2;
+    const double packing = 3 * 2 * share / rates.memory_bytes;
+    CHECK(rates.link_latency + sent / rates.link_bytes + packing == Approx(round.nccl).epsilon(0.1));
+    CHECK(rates.direct_latency + sent / rates.direct_bytes == Approx(round.direct).epsilon(0.02));
+  }
+}
+
+TEST_CASE("plan: a step over two H200 is predicted within 5 % of what was measured, by either transport",
+          "[tools][plan]") {
+  // RESULTS.md, "Two GPUs".
+  CHECK(stepSeconds(kWan13, kPlain, {.degrees = {.ulysses = 2}, .direct_heads = true}) == Approx(0.3094).epsilon(0.05));
+  CHECK(stepSeconds(kWan13, kPlain, {.degrees = {.ulysses = 2}}) == Approx(0.3206).epsilon(0.05));
+}
+
+TEST_CASE("plan: heads go by direct writes where auto takes them, which pack nothing", "[tools][plan]") {
+  Hardware hosts = *findHardware("h200", std::nullopt);
+  const HeadTransport near = headTransport({.cfg = 2, .ulysses = 4}, hosts);
+  CHECK(near.name() == "cuda_ipc");
+  CHECK(near.reason == "its ranks are on GPUs of one host that NVLink joins");
+  // One branch a host: heads stay inside.
+  CHECK(headTransport({.cfg = 2, .ulysses = 8}, hosts).direct);
+  const HeadTransport far = headTransport({.ulysses = 16}, hosts);
+  CHECK(far.name() == "c10d");
+  CHECK(far.reason == "its ranks are on several hosts");
+  const HeadTransport slow = headTransport({.ulysses = 2}, *findHardware("h200", "pcie"));
+  CHECK(slow.name() == "c10d");
+  CHECK(slow.reason == "GPUs that PCIe joins need not be peers");
+  CHECK(headTransport({.ring = 2}, hosts).reason.empty());
+
+  const Model model = modelOf(kWan13);
+  const DenoiserWork direct = denoiserWork(model, kPlain, {.degrees = {.ulysses = 2}, .direct_heads = true});
+  const DenoiserWork packed = denoiserWork(model, kPlain, {.degrees = {.ulysses = 2}});
+  // Query, key and value of 30 layers, read and written: 30 x 3 x 2 x 16,380 x 1536 x 2.
+  CHECK(packed.memory_bytes - direct.memory_bytes == 9'057'484'800);
+  CHECK(packed.kernels - direct.kernels == 90);
+  CHECK(packed.collectives == direct.collectives);
+}
+
 TEST_CASE("plan: time follows the rates of the hardware", "[tools][plan]") {
   const double h200 = stepSeconds(kWan14, kPlain, {});
   CHECK(stepSeconds(kWan14, kPlain, {}, "h100") > h200);  // less bandwidth

@@ -135,6 +135,23 @@ TEST_CASE("plan: the proposal uses the GPUs, and only what is served", "[tools][
   CHECK(hosts->proposal()->gpus == 8);
 }
 
+TEST_CASE("plan: candidates have the transport of heads that auto would take", "[tools][plan]") {
+  Request request = requestFor(kWan13, 16);
+  for (const char* link : {"nvlink", "pcie"}) {
+    request.hardware = *findHardware("h200", std::string(link));
+    const auto plan = search(request);
+    REQUIRE(plan.ok());
+    size_t direct = 0;
+    for (const Candidate& candidate : plan->ranked) {
+      INFO(toString(candidate.split));
+      CHECK(candidate.split.direct_heads == headTransport(candidate.split.degrees, request.hardware).direct);
+      CHECK(candidate.step.total == stepTime(request.model, request.job, candidate.split, request.hardware).total);
+      direct += candidate.split.direct_heads ? 1 : 0;
+    }
+    CHECK((direct > 0) == (request.hardware.link == Link::kNvlink));
+  }
+}
+
 TEST_CASE("plan: the GPUs of a candidate are those that do anything", "[tools][plan]") {
   const auto used = [](const Split& split, uint32_t gpus, uint32_t decode_gpus) {
     return Candidate{.split = split, .gpus = gpus, .decode_gpus = decode_gpus}.usedGpus();
@@ -215,6 +232,16 @@ TEST_CASE("plan: memory of a rank", "[tools][plan]") {
   // All keys and values on every rank against two blocks of them.
   const Split gathers{.degrees = {.ring = 8}, .ring_gathers = true};
   CHECK(denoiserMemory(model, {}, gathers).buffers > denoiserMemory(model, {}, {.degrees = {.ring = 8}}).buffers);
+  // Three targets of 16,380 x 1536 x 2 bytes in 72 blocks of 2 MiB, and the result twice.
+  const Split direct{.degrees = {.ulysses = 2}, .direct_heads = true};
+  CHECK(denoiserMemory(model, {.guidance = 1.0}, direct).buffers == 72 * (2 << 20) + 2 * 50'319'360);
+  // With guidance the same again for one branch, and 144 blocks for both; apart they have the same targets.
+  CHECK(denoiserMemory(model, {}, direct).buffers == (72 + 144) * (2 << 20) + 4 * 50'319'360);
+  Split apart = direct;
+  apart.batched = false;
+  CHECK(denoiserMemory(model, {}, apart).buffers == denoiserMemory(model, {.guidance = 1.0}, direct).buffers);
+  // The all-to-all keeps none, and has all three sent and received at once.
+  CHECK(denoiserMemory(model, {}, {.degrees = {.ulysses = 2}}).buffers == 12 * 50'319'360);
   // UMT5-XXL in bfloat16 has 10.6 GiB.
   CHECK(textMemory(model, {}).weights == uint64_t{2} * 5'680'910'336);
   CHECK(decoderMemory(model, {}, 4).activations < 0.3 * decoderMemory(model, {}, 1).activations);
