@@ -70,7 +70,7 @@ Status StepPacer::begin(uint32_t step) {
   step_ = step;
   const auto now = std::chrono::steady_clock::now();
   // A host that takes as long for a step as its device does not see its end coming otherwise.
-  if (step > 0 && step + 1 == steps_ && now - begun_ <= kNear) tellNearEnd();
+  if (step > 0 && step + 1 == steps_ && now - begun_ <= kNear && isIdle()) tellNearEnd();
   begun_ = now;
   if (step == 0) completed_ = now;
   const Status go = context_.beginStep(step, steps_);
@@ -91,6 +91,8 @@ Status StepPacer::finish() {
     LATENTD_RETURN_IF_ERROR(completeOldest());
   return absl::OkStatus();
 }
+
+bool StepPacer::isIdle() const { return in_flight_.empty() || in_flight_.back().done.query(); }
 
 void StepPacer::tellNearEnd() {
   if (!std::exchange(told_, true)) context_.nearEnd();

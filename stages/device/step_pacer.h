@@ -40,6 +40,8 @@ class StepPacer {
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
   struct InFlight;
+  // Whatever was submitted is complete.
+  bool isIdle() const;
   // Tells of the last step's end, as it approaches.
   void awaitNearEnd();
   void tellNearEnd();

@@ -3,6 +3,7 @@
 #include <ATen/cuda/Sleep.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <chrono>
 #include <optional>
@@ -86,10 +87,18 @@ TEST_CASE("transfer: a tensor that is where it should be is not copied", "[stage
 // Keeps the device busy for a few hundred milliseconds: cycles of about 2 GHz.
 void occupyDevice() { at::cuda::sleep(int64_t{600'000'000}); }
 
+// The first use of a kernel, or of pinned memory, waits for the device.
+void useOnce(const at::Tensor& counter) {
+  at::cuda::sleep(1);
+  const at::Tensor host = toPinnedHost(counter.add_(0));
+  c10::cuda::getCurrentCUDAStream(counter.get_device()).synchronize();
+}
+
 TEST_CASE("step pacer: a step is reported when the device completed it, and two are in flight", "[stages][cuda]") {
   if (!testing::hasCuda()) return;
   StepRecorder context;
   at::Tensor counter = at::zeros({1}, at::TensorOptions().device(cudaDevice()));
+  useOnce(counter);
   const testing::HostNeverWaits guard;
   StepPacer pacer(context, cudaDevice(), 3);
   std::vector<float> delivered;
