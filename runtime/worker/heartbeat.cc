@@ -25,6 +25,7 @@ Heartbeat::Heartbeat(EventLoop& loop, Clock::Duration interval, std::string devi
       edges_(edges),
       executor_(executor),
       events_(events) {
+  if (device_ != "cpu") device_memory_.emplace([name = device_] { return torchMemory(name); });
   loop_.runAndWait([this] { beat(); });
 }
 
@@ -38,10 +39,10 @@ void Heartbeat::beat() {
   internal::v1::WorkerEvent event;
   internal::v1::Heartbeat& heartbeat = *event.mutable_heartbeat();
   heartbeat.set_resident_bytes(residentBytes());
-  if (device_ == "cpu") {
+  if (!device_memory_) {
     addMemory(device_, "resident", heartbeat.resident_bytes(), heartbeat);
   } else {
-    const TorchMemory memory = torchMemory(device_);
+    const TorchMemory memory = device_memory_->latest();
     addMemory(device_, "allocated", memory.allocated_bytes, heartbeat);
     addMemory(device_, "reserved", memory.reserved_bytes, heartbeat);
   }

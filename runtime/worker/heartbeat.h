@@ -1,16 +1,18 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "runtime/base/event_loop.h"
 #include "runtime/worker/edges.h"
 #include "runtime/worker/event_sink.h"
+#include "runtime/worker/memory_sampler.h"
 #include "runtime/worker/stage_executor.h"
 
 namespace latentd::worker {
 
 // Tells the supervisor at an interval that the process lives, with its memory and its edges' counters, and tells peers
-// of its channels that it moves, unless its stage has stalled.
+// of its channels that it moves, unless its stage has stalled. A beat waits for no device.
 // Owner: the worker. Thread: beats on the loop; construction and destruction on one other thread. Failure: none.
 class Heartbeat {
  public:
@@ -29,6 +31,7 @@ class Heartbeat {
   StageExecutor& executor_;
   EventSink& events_;
   EventLoop::TimerId timer_;
+  std::optional<MemorySampler> device_memory_;  // none: the device is the CPU
 };
 
 }  // namespace latentd::worker

@@ -5,10 +5,14 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <thread>
 
+#include "runtime/base/mutex.h"
 #include "runtime/worker/exception_boundary.h"
+#include "runtime/worker/memory_sampler.h"
 #include "tests/stages/cuda_device.h"
 #include "tests/support/catch.h"
 #include "tests/support/child_test_case.h"
@@ -33,6 +37,34 @@ TEST_CASE("device memory: a process without a device has nothing to tell and not
   CHECK(torchMemory("cuda:99").reserved_bytes == 0);
   CHECK_FALSE(deviceLost());
   CHECK(releaseAndProbeDevices(kMebibyte));
+}
+
+TEST_CASE("device memory: who asks for a sample never waits for the device, and gets the last one", "[worker]") {
+  Mutex busy;  // as torch's allocator is while the driver works
+  std::atomic<uint64_t> bytes{1};
+  std::atomic<bool> waits{false};
+  const auto eventually = [](const auto& holds) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!holds() && std::chrono::steady_clock::now() < end)
+      std::this_thread::yield();
+    return holds();
+  };
+  MemorySampler sampler([&] {
+    waits = true;
+    MutexLock lock(busy);
+    waits = false;
+    return TorchMemory{bytes, 0};
+  });
+  REQUIRE(eventually([&] { return sampler.latest().allocated_bytes == 1; }));
+  {
+    MutexLock lock(busy);
+    bytes = 2;
+    (void)sampler.latest();
+    REQUIRE(eventually([&] { return waits.load(); }));
+    for (int i = 0; i < 100; ++i)
+      CHECK(sampler.latest().allocated_bytes == 1);
+  }
+  CHECK(eventually([&] { return sampler.latest().allocated_bytes == 2; }));
 }
 
 TEST_CASE("device memory: tensors are allocated, what they leave behind is reserved until released", "[worker][cuda]") {
