@@ -135,7 +135,8 @@ void addDeadlineKeys(Keys& keys) {
       "Longest time without progress in a running stage, where neither the request nor the group names one.",
       &Deadlines::stall);
   add("heartbeat", 10, 60 * kSecond, "1s", "Interval of a worker's signs of life.", &Deadlines::heartbeat);
-  add("heartbeat_miss", 100, kHour, "5s", "Silence after which a worker counts as hung and its group is restarted.",
+  add("heartbeat_miss", 100, kHour, "5s",
+      "Silence after which a worker counts as hung and its group is restarted; while it starts, six times of it.",
       &Deadlines::heartbeat_miss);
   add("shutdown_grace", 100, kHour, "10s", "For running jobs and workers to end when the daemon is told to stop.",
       &Deadlines::shutdown_grace);

@@ -22,15 +22,25 @@ void HealthMonitor::expect(WorkerId worker, std::string what, std::chrono::milli
   entry.detail.clear();
   entry.limit = limit;
   entry.phase_deadline = clock_.now() + limit;
+  if (entry.silence_deadline) listen(entry);
 }
 
-void HealthMonitor::settle(WorkerId worker) { entries_[worker].phase_deadline.reset(); }
+void HealthMonitor::settle(WorkerId worker) {
+  Entry& entry = entries_[worker];
+  entry.phase_deadline.reset();
+  if (entry.silence_deadline) listen(entry);
+}
+
+void HealthMonitor::listen(Entry& entry) const {
+  entry.silence_limit = heartbeat_miss_ * (entry.phase_deadline ? kStartSilences : 1);
+  entry.silence_deadline = clock_.now() + entry.silence_limit;
+}
 
 void HealthMonitor::note(WorkerId worker, std::string detail) { entries_[worker].detail = std::move(detail); }
 
 void HealthMonitor::heartbeat(WorkerId worker) {
   Entry& entry = entries_[worker];
-  entry.silence_deadline = clock_.now() + heartbeat_miss_;
+  listen(entry);
   entry.excused = false;
 }
 
@@ -44,11 +54,12 @@ std::vector<HealthMonitor::Overdue> HealthMonitor::takeOverdue() {
   const Clock::TimePoint now = clock_.now();
   for (auto& [worker, entry] : entries_) {
     const bool held_up = entry.silence_deadline && *entry.silence_deadline + kTimerDelayMax < now;
-    if (held_up && !std::exchange(entry.excused, true)) entry.silence_deadline = now + heartbeat_miss_;
+    if (held_up && !std::exchange(entry.excused, true)) listen(entry);
     if (entry.silence_deadline && *entry.silence_deadline <= now) {
+      const std::string times = entry.phase_deadline ? fmt::format("{} times ", kStartSilences) : std::string();
       overdue.push_back({worker,
-                         absl::UnavailableError(fmt::format("no heartbeat for {:g} s (deadlines.heartbeat_miss)",
-                                                            secondsOf(heartbeat_miss_))),
+                         absl::UnavailableError(fmt::format("no heartbeat for {:g} s ({}deadlines.heartbeat_miss)",
+                                                            secondsOf(entry.silence_limit), times)),
                          "heartbeat"});
     } else if (entry.phase_deadline && *entry.phase_deadline <= now) {
       const std::string at = entry.detail.empty() ? std::string() : ", at " + entry.detail;

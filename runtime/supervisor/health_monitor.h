@@ -12,9 +12,10 @@
 
 namespace latentd::supervisor {
 
-// Deadlines of worker processes: each phase of a start has one, and a registered worker sends heartbeats. What is late
-// is told once; the caller ends that worker. A silence during which this process itself did not run is excused once:
-// a daemon that was stopped finds its workers' heartbeats unread.
+// Deadlines of worker processes: each phase of a start has one, and a registered worker sends heartbeats. In a phase it
+// may be silent for kStartSilences times as long: a driver that makes contexts for many processes at once stops all
+// threads of a process for seconds. What is late is told once; the caller ends that worker. A silence during which this
+// process itself did not run is excused once: a daemon that was stopped finds its workers' heartbeats unread.
 // Owner: Fleet. Thread: the supervisor's loop.
 class HealthMonitor {
  public:
@@ -23,6 +24,8 @@ class HealthMonitor {
     Status cause;
     std::string reason;  // metric label: "deadline" or "heartbeat"
   };
+
+  static constexpr int kStartSilences = 6;
 
   HealthMonitor(const Clock& clock, std::chrono::milliseconds heartbeat_miss)
       : clock_(clock), heartbeat_miss_(heartbeat_miss) {}
@@ -50,8 +53,12 @@ class HealthMonitor {
     std::chrono::milliseconds limit{};
     std::optional<Clock::TimePoint> phase_deadline;
     std::optional<Clock::TimePoint> silence_deadline;
+    std::chrono::milliseconds silence_limit{};
     bool excused = false;  // its present silence
   };
+
+  // The silence begins now.
+  void listen(Entry& entry) const;
 
   const Clock& clock_;
   const std::chrono::milliseconds heartbeat_miss_;

@@ -106,6 +106,30 @@ TEST_CASE("health_monitor: silence counts from the last heartbeat", "[supervisor
   CHECK(health.fresh(kWorker));
 }
 
+TEST_CASE("health_monitor: a worker that starts may be silent for longer, and not once it is ready", "[supervisor]") {
+  testing::ManualClock clock;
+  HealthMonitor health(clock, milliseconds(1000));
+  health.heartbeat(kWorker);
+  health.expect(kWorker, "loading (deadlines.load)", milliseconds(60'000));
+  clock.advance(milliseconds(5999));
+  CHECK(health.takeOverdue().empty());
+  health.heartbeat(kWorker);
+  health.expect(kWorker, "warming up (deadlines.warm_up)", milliseconds(60'000));
+  clock.advance(milliseconds(5999));
+  CHECK(health.takeOverdue().empty());
+  clock.advance(milliseconds(1));
+  auto overdue = health.takeOverdue();
+  REQUIRE(overdue.size() == 1);
+  CHECK(overdue[0].reason == "heartbeat");
+  CHECK(messageOf(overdue[0].cause) == "no heartbeat for 6 s (6 times deadlines.heartbeat_miss)");
+  health.heartbeat(kWorker);
+  health.settle(kWorker);
+  clock.advance(milliseconds(1000));
+  overdue = health.takeOverdue();
+  REQUIRE(overdue.size() == 1);
+  CHECK(messageOf(overdue[0].cause) == "no heartbeat for 1 s (deadlines.heartbeat_miss)");
+}
+
 TEST_CASE("worker_table: a worker may end in every phase, and only starts from none", "[supervisor]") {
   for (const WorkerPhase phase : {WorkerPhase::kStarting, WorkerPhase::kLoading, WorkerPhase::kWarmingUp,
                                   WorkerPhase::kReady, WorkerPhase::kStopping, WorkerPhase::kKilled}) {
