@@ -42,9 +42,10 @@ constexpr uint64_t kFlightRecorderId = UINT64_MAX - 1;
 // Of each rank in the log of a group's failure: enough to see which step of which layer it was in.
 constexpr size_t kOperationsLogged = 4;
 
-// A worker's peers see the end of its connection a moment before its exit is known here. For so long a failure that may
-// be such a consequence waits for the cause, which names rank and signal; a loaded machine needs some of it.
-constexpr std::chrono::milliseconds kCauseTimeout{500};
+// A worker's peers see the end of its connection before its exit is known here: at once on a CPU, after the driver took
+// back what it held on a GPU (0.3 to 0.6 s on two H200 with ten other daemons, longer for large models). For so long a
+// failure that may be such a consequence waits for the cause, which names rank and signal.
+constexpr std::chrono::milliseconds kCauseTimeout{5000};
 
 // The same for a group of which a rank met the failure of another: shorter, so that whatever failed with it is told the
 // cause by the group's end.
