@@ -71,9 +71,9 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
     std::unique_ptr<Link> greeted;  // between the handshake and the loop
     std::unique_ptr<ControlMemory> control_memory;
     std::optional<ControlBlock> control;
-    std::map<uint32_t, Mapped> pools;      // by profile; at most profiles_max
-    bool pools_gone = false;               // and none comes any more: it is done with, or dead and unmapped
-    std::vector<int64_t> last_generation;  // by row and slot: what was published there last
+    std::map<uint32_t, Mapped> pools;               // by profile; at most profiles_max
+    bool pools_gone = false;                        // and none comes any more: it is done with, or dead and unmapped
+    std::vector<int64_t> last_generation;           // by row and slot: what was published there last
     std::shared_ptr<const RecordShape> last_shape;  // of its last publication; null if that had a ticket
   };
 
@@ -218,10 +218,10 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   DrainLook drain_look_ GUARDED_BY(mutex_);
   std::shared_ptr<const Plan> plan_ GUARDED_BY(mutex_);  // the last one without a one-shot buffer
   bool announces_ GUARDED_BY(mutex_) = false;            // somebody does
-  Clock::TimePoint look_until_ GUARDED_BY(mutex_){};  // until then a publication is about to arrive
-  bool coming_ GUARDED_BY(mutex_) = false;            // and nobody has prepared for it
-  bool reading_ GUARDED_BY(mutex_) = false;           // a waiting call reads the sockets; the loop does not
-  bool asleep_ GUARDED_BY(mutex_) = false;            // in poll()
+  Clock::TimePoint look_until_ GUARDED_BY(mutex_){};     // until then a publication is about to arrive
+  bool coming_ GUARDED_BY(mutex_) = false;               // and nobody has prepared for it
+  bool reading_ GUARDED_BY(mutex_) = false;              // a waiting call reads the sockets; the loop does not
+  bool asleep_ GUARDED_BY(mutex_) = false;               // in poll()
   ConsumerStats stats_ GUARDED_BY(mutex_);
 };
 

@@ -11,8 +11,7 @@ constexpr std::chrono::minutes kIdle{1};
 
 }  // namespace
 
-MemorySampler::MemorySampler(std::function<TorchMemory()> look)
-    : look_(std::move(look)), thread_([this] { run(); }) {}
+MemorySampler::MemorySampler(std::function<TorchMemory()> look) : look_(std::move(look)), thread_([this] { run(); }) {}
 
 MemorySampler::~MemorySampler() {
   {

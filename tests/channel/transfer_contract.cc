@@ -378,9 +378,12 @@ ArtifactTree drawArtifact(std::mt19937& random) {
     view.whole = draw(random, 0, 9) == 0;
     return view;
   };
-  const ArtifactTree scalars[] = {ArtifactTree::Value(0.0),   ArtifactTree::Value(-0.0),
-                                  ArtifactTree(),             ArtifactTree::Value(int64_t{0}),
-                                  ArtifactTree::Value(false), ArtifactTree::Value(std::nan("")),
+  const ArtifactTree scalars[] = {ArtifactTree::Value(0.0),
+                                  ArtifactTree::Value(-0.0),
+                                  ArtifactTree(),
+                                  ArtifactTree::Value(int64_t{0}),
+                                  ArtifactTree::Value(false),
+                                  ArtifactTree::Value(std::nan("")),
                                   ArtifactTree::Value(std::string("0"))};
   const TensorView x = tensor(static_cast<uint8_t>(random()));
   const TensorView y = draw(random, 0, 9) == 0 ? x : tensor(static_cast<uint8_t>(random()));
