@@ -117,6 +117,11 @@ DirectScatter::TargetSet& DirectScatter::targetsOf(const HeadShare& share) {
   TargetSet& set = sets_.emplace_front();
   set.share = share;
   set.refused = allocate(set);
+  // What is kept for other shares may be what is lacking.
+  while (absl::IsResourceExhausted(set.refused) && sets_.size() > 1) {
+    retireOldest();
+    set.refused = allocate(set);
+  }
   if (!set.refused.ok()) tellRefused(group_, share, set.refused);
   return set;
 }

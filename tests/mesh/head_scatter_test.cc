@@ -4,9 +4,11 @@
 #include <signal.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -183,6 +185,47 @@ TEST_CASE("rank has no memory for a share", "[.][child]") {
 
 TEST_CASE("head scatter: where one rank has no memory for a share, all take the all-to-all for it [M11]", "[mesh]") {
   Ranks("rank has no memory for a share", {.degrees = {.ulysses = 3}, .ulysses = ScatterTransport::kDirect})
+      .requireSuccess();
+}
+
+// This process can map so many bytes more.
+class FewBytes {
+ public:
+  explicit FewBytes(rlim_t spare) {
+    ::getrlimit(RLIMIT_AS, &before_);
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit limit = before_;
+    limit.rlim_cur = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + spare;
+    ::setrlimit(RLIMIT_AS, &limit);
+  }
+  ~FewBytes() { ::setrlimit(RLIMIT_AS, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_CASE("rank has memory for one share", "[.][child]") {
+  ChildRank rank;
+  const MeshLog log;
+  HeadScatter& heads = rank.mesh().headScatter();
+  // Targets of three ranks: 138 MiB.
+  scatter(heads, zeros(8'388));
+  std::mt19937_64 random(rank.rank());
+  const at::Tensor share = randomTensor(zeros(8'400).value.sizes(), random);
+  at::Tensor got;
+  {
+    std::optional<FewBytes> limit;
+    if (rank.rank() == 1) limit.emplace(rlim_t{96} << 20);
+    got = scatter(heads, {share, share, share}).value;
+    CHECK(heads.direct());
+  }
+  CHECK(got.equal(scatterHeads(rank.mesh().group(MeshDim::kUlysses), share).wait()));
+  CHECK(log.text().empty());
+}
+
+TEST_CASE("head scatter: what is kept for other shares gives way where memory is short [M12]", "[mesh]") {
+  Ranks("rank has memory for one share", {.degrees = {.ulysses = 3}, .ulysses = ScatterTransport::kDirect})
       .requireSuccess();
 }
 
