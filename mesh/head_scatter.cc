@@ -15,7 +15,10 @@ void HeadScatter::settle() {
   StatusOr<std::unique_ptr<DirectScatter>> made = DirectScatter::make(group_);
   if (!made.ok()) {
     unshared_ = made.status();
-    getLogger("mesh")->warn("heads are scattered by c10d, as ranks cannot share memory: " + messageOf(unshared_));
+    // The same on all ranks: one tells it.
+    if (group_.rank() == 0) {
+      getLogger("mesh")->warn("heads are scattered by c10d, as ranks cannot share memory: " + messageOf(unshared_));
+    }
     return;
   }
   const MutexLock lock(mutex_);

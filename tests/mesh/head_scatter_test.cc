@@ -250,6 +250,7 @@ class FewDescriptors {
 // Rank 1 can open none, one, two, ... until it has all that it needs; what each of its meshes lacked is told.
 TEST_CASE("rank has few descriptors", "[.][child]") {
   ChildRank rank(ChildRank::Start::kNothing);
+  const MeshLog log;
   std::mt19937_64 random(rank.rank());
   bool direct = false;
   for (int spare = 0; !direct; ++spare) {
@@ -267,6 +268,9 @@ TEST_CASE("rank has few descriptors", "[.][child]") {
     CHECK((heads.unshared().ok() || heads.unshared() == heads.obstacle()));
     rank.send(direct ? "direct" : messageOf(heads.obstacle()));
   }
+  // One rank told for both: of flags and of targets that could not be shared.
+  INFO(log.text());
+  CHECK(log.lines() == (rank.rank() == 0 ? 5 : 0));
   // Ranks that were told not to take another way.
   rank.scatterBy(ScatterTransport::kDirect);
   rank.remake({.ulysses = 2});
