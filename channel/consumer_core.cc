@@ -172,6 +172,7 @@ Status ConsumerCore::waitArrived(SequenceNumber sequence, const std::function<vo
       mutex_.unlock();
       prepare();
       mutex_.lock();
+      continue;  // the channel may have ended, and the number with it
     }
     waited = waitOnce(sequence, wait, watches, reads);
   }

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <future>
 #include <iterator>
 #include <random>
@@ -9,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "channel/limits.h"
@@ -259,20 +261,23 @@ void announcesOncePerNumber(const ContractBackend& backend) {
   CHECK(rig.consumer().stats().announced == (4 + kComingsMax) * each);
 }
 
-// Counts what is asked of it, or throws.
+// Counts what is asked of it, does something first, or throws.
 class CountingAllocator final : public Allocator {
  public:
   explicit CountingAllocator(Allocator& real) : real_(real) {}
   StatusOr<TensorView> allocate(DType dtype, const std::vector<int64_t>& shape, Device device) override {
     ++asked_;
+    if (before_) before_();
     if (throws_) throw std::runtime_error("no memory");
     return real_.allocate(dtype, shape, device);
   }
   void throwFromNowOn(bool throws) { throws_ = throws; }
+  void doBefore(std::function<void()> action) { before_ = std::move(action); }
   int asked() const { return asked_; }
 
  private:
   Allocator& real_;
+  std::function<void()> before_;
   std::atomic<int> asked_{0};
   std::atomic<bool> throws_{false};
 };
@@ -308,6 +313,24 @@ void makesTargetsWhileItWaits(const ContractBackend& backend) {
   REQUIRE(got.status().ToString() == "OK");
   CHECK(elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(floats({3, 5}, 70)));
   CHECK(rig.consumer().stats().bytes_read == (2 * 8 * 8 + 3 * 5) * 4);
+}
+
+void endsWhileTargetsAreMade(const ContractBackend& backend) {
+  Rig rig(backend);
+  CountingAllocator allocator(rig.cache());
+  WaitOptions wait;
+  wait.deadline = soon();
+  REQUIRE(rig.publish(0, leaf(floats({8, 8}))).ok());
+  REQUIRE(rig.consumer().receive(SequenceNumber(0), allocator, wait).ok());
+  allocator.doBefore([&] { rig.consumer().close(); });
+  auto next =
+      std::async(std::launch::async, [&] { return rig.consumer().receive(SequenceNumber(1), allocator, wait); });
+  if (!backend.backend->asynchronous()) {  // nothing is made ahead
+    REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
+    rig.consumer().close();
+  }
+  CHECK(next.get().status().code() == absl::StatusCode::kCancelled);
+  CHECK(rig.consumer().join(soon()).ok());
 }
 
 void outlivesAnAllocatorThatThrows(const ContractBackend& backend) {
@@ -458,6 +481,7 @@ std::vector<ContractCase> transferContract() {
       {"a taken artifact is the taker's own, and acknowledged on release [C3]", acknowledgesWhatWasTakenOnRelease},
       {"an announcement is a hint, sent once for each number [C10]", announcesOncePerNumber},
       {"a consumer that waits makes the targets of what is coming", makesTargetsWhileItWaits},
+      {"a channel may end while targets are made", endsWhileTargetsAreMade},
       {"an allocator that throws ends its number alone", outlivesAnAllocatorThatThrows},
       {"what differs from the last artifact arrives as it is [C20]", carriesWhatDiffersFromTheLast},
       {"numbers arrive in order, each with its own content [C1][C2]", staysOrderedUnderLoad},
