@@ -125,6 +125,7 @@ GuardedResult StageRun::execute() {
     endMesh(*environment_.mesh, "failed", result.status);
     result.clean = false;
   }
+  result.of_peer = result.of_peer || stoppedByLead();
   // Ranks that wait for our next step must not wait for ever.
   if (environment_.gate->isLead()) {
     environment_.gate->stop(command_.run, context_ == nullptr ? 0 : context_->nextStep());
@@ -137,11 +138,28 @@ GuardedResult StageRun::execute() {
 }
 
 bool StageRun::leavesPeers(const Status& status) const {
-  if (environment_.mesh == nullptr || !in_method_ || context_->stopped()) return false;
+  if (environment_.mesh == nullptr) return false;
+  if (!began_method_) return othersBegin();
+  if (!in_method_ || context_->stopped()) return false;
   if (environment_.mesh->submitted() != operations_before_) return true;
   // Nothing was exchanged yet. What is wrong with the job every rank finds; what happened to this one, none.
   return !absl::IsInvalidArgument(status) && !absl::IsFailedPrecondition(status) && !absl::IsNotFound(status) &&
          !absl::IsUnimplemented(status);
+}
+
+// The lead fails too, and stops the run, where what failed is not this rank's alone: a producer, say.
+bool StageRun::othersBegin() const {
+  const StepGate& gate = *environment_.gate;
+  if (gate.isLead() || (context_ != nullptr && context_->stopped())) return false;
+  const Clock::TimePoint deadline =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(message_.stall_timeout_ms());
+  const auto decision = gate.waitDecision(command_.run, 0, deadline);
+  return !decision.ok() || *decision != StepGate::Decision::kStop;
+}
+
+bool StageRun::stoppedByLead() const {
+  return !environment_.gate->isLead() && context_ != nullptr && context_->stopped() &&
+         !command_.cancel.stop_requested();
 }
 
 StatusOr<MethodSpec> StageRun::findMethod() const {
@@ -286,7 +304,7 @@ StatusOr<TensorTree> StageRun::compute(const MethodSpec& method, TensorTree inpu
     environment_.mesh->beginRun(command_.run);
     operations_before_ = environment_.mesh->submitted();
   }
-  in_method_ = true;
+  began_method_ = in_method_ = true;
   auto outputs = stage_.run(method.name, fromProto(message_.parameters()), inputs, *context_);
   acknowledgeInputs();
   in_method_ = !outputs.ok();

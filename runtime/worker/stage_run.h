@@ -65,6 +65,10 @@ class StageRun {
  private:
   // Whether other ranks wait in a collective for this one, or will.
   bool leavesPeers(const Status& status) const;
+  // The same of a method that this rank does not begin.
+  bool othersBegin() const;
+  // It ended because the lead did, and not by a cancel.
+  bool stoppedByLead() const;
   Status run(const stages::MethodSpec& method);
   StatusOr<stages::MethodSpec> findMethod() const;
   Status attachFrames(const stages::MethodSpec& method);
@@ -95,6 +99,7 @@ class StageRun {
   int inputs_ended_ = 0;   // of message_.inputs(), in order
   int outputs_ended_ = 0;  // of message_.outputs(), in order
   bool consumed_told_ = false;
+  bool began_method_ = false;
   bool in_method_ = false;
   uint64_t operations_before_ = 0;  // of the mesh, before the method
   internal::v1::StageDone done_;

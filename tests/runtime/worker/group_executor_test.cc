@@ -7,6 +7,7 @@
 #include "mesh/mesh.h"
 #include "runtime/base/step_gate.h"
 #include "runtime/worker/stage_executor.h"
+#include "runtime/worker/tensor_convert.h"
 #include "tests/runtime/worker/fakes.h"
 #include "tests/support/temp_dir.h"
 
@@ -21,9 +22,12 @@ using Code = absl::StatusCode;
 
 constexpr uint32_t kRanks = 2;
 constexpr uint32_t kOut = 1;
+constexpr uint32_t kIn = 2;
 constexpr uint32_t kSteps = 1'000'000;  // of a run that ends by its cancellation
 
 using Method = std::function<Status(Mesh&, RunContext&)>;
+// What comes over the edge into a rank, or why it does not.
+using Input = std::function<Status(Rank rank, uint64_t sequence)>;
 
 // Every rank gives its number; all get the sum. No assertion of the test's: it runs on the executors' threads.
 Status exchange(Mesh& mesh) {
@@ -34,8 +38,14 @@ Status exchange(Mesh& mesh) {
 
 class RankOfTwo {
  public:
-  RankOfTwo(Rank rank, const ShmRegion& gate, const std::string& store, const Method& method) {
+  RankOfTwo(Rank rank, const ShmRegion& gate, const std::string& store, const Method& method, const Input& input) {
     channels_.producers[kOut] = std::make_shared<FakeProducer>();
+    const auto consumer = std::make_shared<FakeConsumer>();
+    consumer->on_receive = [rank, input](uint64_t sequence) -> StatusOr<channel::ArtifactTree> {
+      LATENTD_RETURN_IF_ERROR(input(rank, sequence));
+      return toArtifact(tensorDict("x", 1));
+    };
+    channels_.consumers[kIn] = consumer;
     device_ = *WorkerDevice::open({}, std::chrono::seconds(1));
     executor_ = std::make_unique<StageExecutor>(
         StageExecutor::Environment{&channels_, &events_, &descriptors_, device_.get(), kRanks, 0},
@@ -49,8 +59,10 @@ class RankOfTwo {
   void submit(const std::string& job, uint64_t sequence) {
     internal::v1::RunStage message;
     message.set_job_id(job);
-    message.set_method("make");
+    message.set_method("work");
     message.set_stall_timeout_ms(20'000);
+    message.add_inputs()->set_channel_id(kIn);
+    message.mutable_inputs(0)->set_sequence(sequence);
     message.add_outputs()->set_channel_id(kOut);
     message.mutable_outputs(0)->set_sequence(sequence);
     executor_->submit(std::move(message));
@@ -89,9 +101,10 @@ class RankOfTwo {
 };
 
 struct GroupOfTwo {
-  explicit GroupOfTwo(const Method& method) {
+  explicit GroupOfTwo(
+      const Method& method, const Input& input = [](Rank, uint64_t) { return absl::OkStatus(); }) {
     for (uint32_t rank = 0; rank < kRanks; ++rank)
-      ranks.push_back(std::make_unique<RankOfTwo>(Rank(rank), gate, folder.file("store"), method));
+      ranks.push_back(std::make_unique<RankOfTwo>(Rank(rank), gate, folder.file("store"), method, input));
   }
   void submit(const std::string& job) {
     for (const auto& rank : ranks)
@@ -150,6 +163,51 @@ TEST_CASE("executor: a rank that fails alone ends the others with its cause, and
     CHECK(met.recycle());
     CHECK(met.of_peer());
   }
+}
+
+Status exchangeOnce(Mesh& mesh, RunContext&) { return exchange(mesh); }
+
+TEST_CASE("executor: a rank that alone cannot take its input ends the others at once", "[worker]") {
+  GroupOfTwo group(exchangeOnce, [](Rank rank, uint64_t) {
+    return rank == Rank(1) ? absl::ResourceExhaustedError("no descriptor") : absl::OkStatus();
+  });
+  group.submit("a");
+  const StageFailed own = group.failed(1, "a");
+  CHECK(is(own, Code::kResourceExhausted));
+  CHECK(own.recycle());
+  CHECK_FALSE(own.of_peer());
+  const StageFailed met = group.failed(0, "a");
+  CHECK(met.status().message() == "rank 1 failed: no descriptor");
+  CHECK(met.of_peer());
+}
+
+TEST_CASE("executor: a lead that cannot take its input stops the others, who say that it was not they", "[worker]") {
+  GroupOfTwo group(exchangeOnce, [](Rank rank, uint64_t sequence) {
+    return rank == Rank(0) && sequence == 0 ? absl::ResourceExhaustedError("no descriptor") : absl::OkStatus();
+  });
+  group.submit("a");
+  const StageFailed own = group.failed(0, "a");
+  CHECK(is(own, Code::kResourceExhausted));
+  CHECK_FALSE(own.recycle());
+  CHECK_FALSE(own.of_peer());
+  const StageFailed stopped = group.failed(1, "a");
+  CHECK(is(stopped, Code::kCancelled));
+  CHECK_FALSE(stopped.recycle());
+  CHECK(stopped.of_peer());
+  group.checkNextJobRuns();
+}
+
+TEST_CASE("executor: an input that no rank gets leaves the group as it is", "[worker]") {
+  GroupOfTwo group(exchangeOnce, [](Rank, uint64_t sequence) {
+    return sequence == 0 ? absl::ResourceExhaustedError("out of memory upstream") : absl::OkStatus();
+  });
+  group.submit("a");
+  for (const uint32_t rank : {0, 1}) {
+    const StageFailed failed = group.failed(rank, "a");
+    CHECK(is(failed, Code::kResourceExhausted));
+    CHECK_FALSE(failed.recycle());
+  }
+  group.checkNextJobRuns();
 }
 
 TEST_CASE("executor: a run that the gate stops between two exchanges leaves the group as it is", "[worker]") {
