@@ -4,7 +4,6 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <exception>
 #include <stop_token>
 #include <thread>
 #include <utility>
@@ -231,11 +230,12 @@ void ConsumerCore::prepare(Allocator& allocator, Targets& targets) {
     }
   }
   if (targets.plan == plan) return;
-  // What fails now fails, and is told, when it is for real.
+  targets = {};  // before others take memory
+  // What fails now fails, and is told, when it is for real; whatever it throws, a waiting call unwinds with its lock.
   try {
     StatusOr<Targets> made = makeTargets(std::move(plan), allocator);
     if (made.ok()) targets = *std::move(made);
-  } catch (const std::exception&) {
+  } catch (...) {
     return;
   }
 }

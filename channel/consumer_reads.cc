@@ -116,6 +116,7 @@ StatusOr<ConsumerCore::Targets> ConsumerCore::makeTargets(std::shared_ptr<const 
 
 StatusOr<ArtifactTree> ConsumerCore::copyOut(const Claim& claim, Allocator& allocator, Targets targets) {
   if (targets.plan != claim.plan) {
+    targets = {};  // before others take memory
     LATENTD_ASSIGN_OR_RETURN(targets, makeTargets(claim.plan, allocator));
   }
   const Plan& plan = *claim.plan;
