@@ -1,4 +1,5 @@
 """Topologies and surroundings that cannot work: refused by name, with what would be valid, before anything is left behind."""
+import concurrent.futures
 import copy
 import json
 import os
@@ -117,25 +118,31 @@ class TopologyTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="ld")))
 
-    def latentd(self, *arguments, text=None, environment=None):
-        path = self.folder / "t.yaml"
+    def latentd(self, *arguments, text=None, environment=None, folder=None):
+        folder = folder or self.folder
+        path = folder / "t.yaml"
         if text is not None:
             path.write_bytes(text if isinstance(text, bytes) else text.encode())
         arguments = [str(path) if argument == "FILE" else argument for argument in arguments]
         return subprocess.run([find_binary("latentd"), *arguments], capture_output=True, text=True, timeout=180,
-                              env={**os.environ, "XDG_RUNTIME_DIR": str(self.folder), **(environment or {})})
+                              env={**os.environ, "XDG_RUNTIME_DIR": str(folder), **(environment or {})})
 
     def test_each_bad_file_is_refused_with_its_line(self):
-        for text, line, words in REFUSED + REFUSED_BY_STAGES:
-            for arguments in (("--config", "FILE", "--check"), ("--config", "FILE")):
-                with self.subTest(text[:100], arguments=arguments):
-                    result = self.latentd(*arguments, text=text)
-                    self.assertEqual(result.returncode, 2, result.stderr)
-                    self.assertEqual(result.stdout, "")
-                    self.assertTrue(result.stderr.startswith(f"latentd: {self.folder}/t.yaml:{line}: "), result.stderr)
-                    for word in words:
-                        self.assertIn(word, result.stderr)
-                    self.assertLess(len(result.stderr), 1000)
+        cases = [(*refused, arguments) for refused in REFUSED + REFUSED_BY_STAGES
+                 for arguments in (("--config", "FILE", "--check"), ("--config", "FILE"))]
+        folders = [self.folder / str(index) for index in range(len(cases))]
+        for folder in folders:
+            folder.mkdir()
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            results = list(pool.map(lambda case, folder: self.latentd(*case[3], text=case[0], folder=folder), cases, folders))
+        for (text, line, words, arguments), folder, result in zip(cases, folders, results):
+            with self.subTest(text[:100], arguments=arguments):
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertEqual(result.stdout, "")
+                self.assertTrue(result.stderr.startswith(f"latentd: {folder}/t.yaml:{line}: "), result.stderr)
+                for word in words:
+                    self.assertIn(word, result.stderr)
+                self.assertLess(len(result.stderr), 1000)
 
     def test_all_groups_are_told_at_once(self):
         text = changed("stage: noop", "stage: nop").replace("name: last, stage: noop", "name: last, stage: nap")
