@@ -342,13 +342,12 @@ void outlivesAnAllocatorThatThrows(const ContractBackend& backend) {
   REQUIRE(rig.consumer().receive(SequenceNumber(0), allocator, wait).ok());
   allocator.throwFromNowOn(true);
   // Ahead of its publication too, where nobody hears of it.
-  auto next = std::async(std::launch::async, [&] {
-    CHECK_THROWS_AS(rig.consumer().receive(SequenceNumber(1), allocator, wait), std::runtime_error);
-  });
+  auto next =
+      std::async(std::launch::async, [&] { return rig.consumer().receive(SequenceNumber(1), allocator, wait); });
   REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
   rig.producer().announce();
   REQUIRE(rig.publish(1, leaf(floats({8, 8}, 50))).ok());
-  next.get();
+  CHECK_THROWS_AS(next.get(), std::runtime_error);
   CHECK(eventually([&] { return rig.producer().stats().slots_in_use == 0; }));
   CHECK(rig.consumer().stats().pending == 0);
   allocator.throwFromNowOn(false);
