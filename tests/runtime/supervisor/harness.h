@@ -115,6 +115,7 @@ class Harness {
   InstantOutputs& outputs() { return outputs_; }
   metrics::Registry& registry() { return registry_; }
   const Status& startStatus() const { return start_status_; }
+  const std::string& folder() const { return folder_.path(); }
 
   // Polls, because the other side is a process.
   static bool waitUntil(const std::function<bool()>& condition, std::chrono::milliseconds limit = kPatience) {

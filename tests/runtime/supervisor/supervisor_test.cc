@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <sstream>
@@ -417,16 +418,16 @@ TEST_CASE("supervisor: draining refuses new jobs, ends what there is, then the d
   CHECK(contains(harness.registry().expose(), {"latentd_jobs_total{result=\"succeeded\"} 3"}));
 }
 
-// The other process of the next test: serves until it is killed, after telling its workers' pids.
+// The other process of the next test: serves until it is killed, after telling its folder and its workers' pids.
 TEST_CASE("supervisor child that serves until it is killed", "[.][child]") {
   Harness harness(fastTopology({1, 2}), fakeWorker(), "g1 1 1 run stop\n");
   REQUIRE(harness.waitReady());
   harness.submit();
-  std::string pids;
+  std::string told = harness.folder() + " ";
   for (const auto& [group, rank] : {std::pair(0U, 0U), {1U, 0U}, {1U, 1U}}) {
-    pids += std::to_string(harness.pidOf(group, rank)) + " ";
+    told += std::to_string(harness.pidOf(group, rank)) + " ";
   }
-  REQUIRE(write(3, pids.data(), pids.size()) == static_cast<ssize_t>(pids.size()));
+  REQUIRE(write(3, told.data(), told.size()) == static_cast<ssize_t>(told.size()));
   harness.waitEnd(std::chrono::minutes(1)).IgnoreError();
 }
 
@@ -442,8 +443,10 @@ TEST_CASE("supervisor: SIGKILL takes every worker along within a second, a stopp
   REQUIRE(poll(&entry, 1, 60000) == 1);
   REQUIRE(read(read_end.get(), buffer.data(), buffer.size() - 1) > 0);
   std::vector<UniqueFd> workers;
-  std::istringstream pids(buffer.data());
-  for (int pid = 0; pids >> pid;)
+  std::istringstream told(buffer.data());
+  std::string folder;  // of the child, which is killed before it could remove it
+  REQUIRE(told >> folder);
+  for (int pid = 0; told >> pid;)
     workers.emplace_back(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   REQUIRE(workers.size() == 3);
   for (const UniqueFd& worker : workers)
@@ -451,6 +454,7 @@ TEST_CASE("supervisor: SIGKILL takes every worker along within a second, a stopp
   daemon.signal(SIGKILL);
   CHECK(Harness::waitUntil([&] { return std::all_of(workers.begin(), workers.end(), exited); },
                            withSlack(milliseconds(1000))));
+  CHECK(std::filesystem::remove_all(folder) > 0);
 }
 
 }  // namespace
