@@ -134,7 +134,6 @@ TEST_CASE("supervisor: a first start that fails in any phase ends the daemon wit
     config::Topology topology = fastTopology({1, 2});
     // Long beside what the other workers take on a machine that is busy.
     topology.deadlines.load = milliseconds(script.ends_with("hang") ? 5000 : 60000);
-    topology.deadlines.heartbeat_miss = milliseconds(3000);
     Harness harness(topology, fakeWorker(), "g1 1 * " + script + "\n");
     const auto workers = harness.pidFds();
     const Status outcome = harness.waitEnd();
