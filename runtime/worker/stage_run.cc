@@ -139,8 +139,8 @@ GuardedResult StageRun::execute() {
 
 bool StageRun::leavesPeers(const Status& status) const {
   if (environment_.mesh == nullptr) return false;
-  if (!began_method_) return othersBegin();
-  if (!in_method_ || context_->stopped()) return false;
+  if (method_ == Method::kNotBegun) return othersBegin();
+  if (method_ == Method::kReturned || context_->stopped()) return false;
   if (environment_.mesh->submitted() != operations_before_) return true;
   // Nothing was exchanged yet. What is wrong with the job every rank finds; what happened to this one, none.
   return !absl::IsInvalidArgument(status) && !absl::IsFailedPrecondition(status) && !absl::IsNotFound(status) &&
@@ -149,12 +149,14 @@ bool StageRun::leavesPeers(const Status& status) const {
 
 // The lead fails too, and stops the run, where what failed is not this rank's alone: a producer, say.
 bool StageRun::othersBegin() const {
-  const StepGate& gate = *environment_.gate;
-  if (gate.isLead() || (context_ != nullptr && context_->stopped())) return false;
-  const Clock::TimePoint deadline =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(message_.stall_timeout_ms());
-  const auto decision = gate.waitDecision(command_.run, 0, deadline);
+  if (environment_.gate->isLead()) return false;
+  const auto decision = awaitLead();
   return !decision.ok() || *decision != StepGate::Decision::kStop;
+}
+
+StatusOr<StepGate::Decision> StageRun::awaitLead() const {
+  const std::chrono::milliseconds limit(message_.stall_timeout_ms());
+  return environment_.gate->waitDecision(command_.run, 0, std::chrono::steady_clock::now() + limit);
 }
 
 bool StageRun::stoppedByLead() const {
@@ -235,9 +237,7 @@ StatusOr<channel::HeldArtifact> StageRun::take(const ArtifactRef& ref) {
     gate.stop(command_.run, 0);
     return taken.status();
   }
-  const Clock::TimePoint deadline =
-      std::chrono::steady_clock::now() + std::chrono::milliseconds(message_.stall_timeout_ms());
-  LATENTD_ASSIGN_OR_RETURN(const auto decision, gate.waitDecision(command_.run, 0, deadline));
+  LATENTD_ASSIGN_OR_RETURN(const auto decision, awaitLead());
   if (decision == StepGate::Decision::kStop) return taken.status();
   return consumer->take(SequenceNumber(ref.sequence()), allocator_);
 }
@@ -304,10 +304,10 @@ StatusOr<TensorTree> StageRun::compute(const MethodSpec& method, TensorTree inpu
     environment_.mesh->beginRun(command_.run);
     operations_before_ = environment_.mesh->submitted();
   }
-  began_method_ = in_method_ = true;
+  method_ = Method::kRunning;
   auto outputs = stage_.run(method.name, fromProto(message_.parameters()), inputs, *context_);
   acknowledgeInputs();
-  in_method_ = !outputs.ok();
+  if (outputs.ok()) method_ = Method::kReturned;
   environment_.stall->rest();
   done_.mutable_timings()->set_compute_seconds(secondsSince(start));
   spans_.add(v1::SPAN_KIND_STAGE, start, std::chrono::steady_clock::now());

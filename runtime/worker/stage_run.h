@@ -67,6 +67,8 @@ class StageRun {
   bool leavesPeers(const Status& status) const;
   // The same of a method that this rank does not begin.
   bool othersBegin() const;
+  // Whether the lead begins the run: never kUndecided. DEADLINE_EXCEEDED if it does not say within the stall limit.
+  StatusOr<StepGate::Decision> awaitLead() const;
   // It ended because the lead did, and not by a cancel.
   bool stoppedByLead() const;
   Status run(const stages::MethodSpec& method);
@@ -99,9 +101,9 @@ class StageRun {
   int inputs_ended_ = 0;   // of message_.inputs(), in order
   int outputs_ended_ = 0;  // of message_.outputs(), in order
   bool consumed_told_ = false;
-  bool began_method_ = false;
-  bool in_method_ = false;
-  uint64_t operations_before_ = 0;  // of the mesh, before the method
+  enum class Method { kNotBegun, kRunning, kReturned };
+  Method method_ = Method::kNotBegun;  // kReturned: well
+  uint64_t operations_before_ = 0;     // of the mesh, before the method
   internal::v1::StageDone done_;
   SpanRecord spans_;
 };
