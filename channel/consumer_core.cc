@@ -52,8 +52,8 @@ StatusOr<ConsumerCore::Copied> ConsumerCore::copy(SequenceNumber sequence, Alloc
                                                   const WaitOptions& wait) {
   const HandoffTimer waiting(wait, *context_.clock, HandoffPhase::kInputWait, sequence);
   Targets targets;
-  const auto prepared = [&] { prepare(allocator, targets); };
-  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, prepared, wait));
+  const auto make_targets = [&] { prepare(allocator, targets); };
+  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, make_targets, wait));
   waiting.end();
   const HandoffTimer copying(wait, *context_.clock, HandoffPhase::kCopy, sequence);
   StatusOr<ArtifactTree> tree = ArtifactTree();

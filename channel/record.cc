@@ -155,26 +155,24 @@ StatusOr<Record> parseAgain(const v1::Again& message, std::shared_ptr<const Reco
   if (last == nullptr) {
     return makeStatus(absl::StatusCode::kInvalidArgument, "publication: there is none that it could be like");
   }
-  Record record;
-  record.sequence = SequenceNumber(message.sequence());
-  int place = 0;
-  for (const RecordShape::Leaf& leaf : last->leaves) {
-    if (!leaf.row) continue;
-    if (place >= message.slots_size() || place >= message.generations_size()) break;
-    LATENTD_ASSIGN_OR_RETURN(const SlotRef ref,
-                             slotRef(*leaf.row, message.slots(place), message.generations(place), spec));
-    record.slots.push_back(ref);
-    ++place;
-  }
-  record.shape = std::move(last);
-  const auto pooled = std::count_if(record.shape->leaves.begin(), record.shape->leaves.end(),
+  const auto pooled = std::count_if(last->leaves.begin(), last->leaves.end(),
                                     [](const RecordShape::Leaf& leaf) { return leaf.row.has_value(); });
-  if (place != pooled || message.slots_size() != place || message.generations_size() != place) {
+  if (message.slots_size() != pooled || message.generations_size() != pooled) {
     return makeStatus(absl::StatusCode::kInvalidArgument,
                       "publication: " + std::to_string(message.slots_size()) + " slots and " +
                           std::to_string(message.generations_size()) + " generations, the last one had " +
                           std::to_string(pooled));
   }
+  Record record;
+  record.sequence = SequenceNumber(message.sequence());
+  for (const RecordShape::Leaf& leaf : last->leaves) {
+    if (!leaf.row) continue;
+    const auto place = static_cast<int>(leaf.slot_at);
+    LATENTD_ASSIGN_OR_RETURN(const SlotRef ref,
+                             slotRef(*leaf.row, message.slots(place), message.generations(place), spec));
+    record.slots.push_back(ref);
+  }
+  record.shape = std::move(last);
   return record;
 }
 

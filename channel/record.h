@@ -28,19 +28,20 @@ struct RecordShape {
   v1::TreeNode tree;
 };
 
-// A publication that a consumer rank got from one producer rank, with every field in bounds. A value type.
+// A publication of one producer rank, as it tells it and as a consumer rank got it, with every field in bounds. A value
+// type.
 struct Record {
   struct Ticket {
     SlotRef ref;
     uint64_t bytes = 0;                    // of the one-shot buffer
-    std::shared_ptr<ImportedPool> buffer;  // owners: this record, and a borrowed artifact
+    std::shared_ptr<ImportedPool> buffer;  // a consumer's; owners: this record, and a borrowed artifact
   };
 
   SequenceNumber sequence;
-  std::shared_ptr<const RecordShape> shape;  // owners: records, plans, and the source whose last one it is
+  std::shared_ptr<const RecordShape> shape;  // owners: records, plans, and both sides, of the last one
   std::vector<SlotRef> slots;                // of the pooled leaves
   std::optional<Ticket> ticket;
-  Status import_status;  // why the one-shot buffer is not there
+  Status import_status;  // why a consumer's one-shot buffer is not there
 
   // Of the pool, or of the one-shot buffer, that a leaf lies in.
   SlotIndex slotOf(const RecordShape::Leaf& leaf) const { return leaf.row ? slots[leaf.slot_at].slot : SlotIndex(0); }

@@ -261,17 +261,16 @@ void announcesOncePerNumber(const ContractBackend& backend) {
   CHECK(rig.consumer().stats().announced == (4 + kComingsMax) * each);
 }
 
-// Counts what is asked of it, does something first, or throws.
+// Counts what is asked of it, and does something first.
 class CountingAllocator final : public Allocator {
  public:
   explicit CountingAllocator(Allocator& real) : real_(real) {}
   StatusOr<TensorView> allocate(DType dtype, const std::vector<int64_t>& shape, Device device) override {
     ++asked_;
     if (before_) before_();
-    if (throws_) throw std::runtime_error("no memory");
     return real_.allocate(dtype, shape, device);
   }
-  void throwFromNowOn(bool throws) { throws_ = throws; }
+  // While nobody receives.
   void doBefore(std::function<void()> action) { before_ = std::move(action); }
   int asked() const { return asked_; }
 
@@ -279,82 +278,77 @@ class CountingAllocator final : public Allocator {
   Allocator& real_;
   std::function<void()> before_;
   std::atomic<int> asked_{0};
-  std::atomic<bool> throws_{false};
+};
+
+// A channel whose consumer has received number 0, 8 x 8 floats, and takes the next for one like it.
+struct Acquainted {
+  explicit Acquainted(const ContractBackend& backend) : rig(backend), allocator(rig.cache()) {
+    REQUIRE(rig.publish(0, leaf(floats({8, 8}))).ok());
+    REQUIRE(receive(0).get().ok());
+  }
+  std::future<StatusOr<ArtifactTree>> receive(uint64_t number) {
+    WaitOptions wait;
+    wait.deadline = soon();
+    return std::async(std::launch::async,
+                      [this, number, wait] { return rig.consumer().receive(SequenceNumber(number), allocator, wait); });
+  }
+  // That a receive() is under way, which hears now that something comes.
+  void announce() {
+    REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
+    rig.producer().announce();
+  }
+  static void checkIs(const StatusOr<ArtifactTree>& got, const TensorView& sent) {
+    REQUIRE(got.status().ToString() == "OK");
+    CHECK(elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(sent));
+  }
+
+  Rig rig;
+  CountingAllocator allocator;
 };
 
 void makesTargetsWhileItWaits(const ContractBackend& backend) {
-  Rig rig(backend);
-  CountingAllocator allocator(rig.cache());
-  WaitOptions wait;
-  wait.deadline = soon();
-  const auto receive = [&](uint64_t n) {
-    return std::async(std::launch::async,
-                      [&, n] { return rig.consumer().receive(SequenceNumber(n), allocator, wait); });
-  };
-  REQUIRE(rig.publish(0, leaf(floats({8, 8}))).ok());
-  REQUIRE(receive(0).get().ok());
-  CHECK(allocator.asked() == 1);
+  Acquainted it(backend);
+  CHECK(it.allocator.asked() == 1);
   // One like the last: its target is there before it is.
-  auto next = receive(1);
-  REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
-  rig.producer().announce();
-  if (backend.backend->asynchronous()) CHECK(eventually([&] { return allocator.asked() == 2; }));
-  REQUIRE(rig.publish(1, leaf(floats({8, 8}, 50))).ok());
-  auto got = next.get();
-  REQUIRE(got.status().ToString() == "OK");
-  CHECK(elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(floats({8, 8}, 50)));
-  CHECK(allocator.asked() == 2);
+  auto next = it.receive(1);
+  it.announce();
+  if (backend.backend->asynchronous()) CHECK(eventually([&] { return it.allocator.asked() == 2; }));
+  REQUIRE(it.rig.publish(1, leaf(floats({8, 8}, 50))).ok());
+  Acquainted::checkIs(next.get(), floats({8, 8}, 50));
+  CHECK(it.allocator.asked() == 2);
   // Another one: what was made goes unused.
-  next = receive(2);
-  REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
-  rig.producer().announce();
-  REQUIRE(rig.publish(2, leaf(floats({3, 5}, 70))).ok());
-  got = next.get();
-  REQUIRE(got.status().ToString() == "OK");
-  CHECK(elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(floats({3, 5}, 70)));
-  CHECK(rig.consumer().stats().bytes_read == (2 * 8 * 8 + 3 * 5) * 4);
+  next = it.receive(2);
+  it.announce();
+  REQUIRE(it.rig.publish(2, leaf(floats({3, 5}, 70))).ok());
+  Acquainted::checkIs(next.get(), floats({3, 5}, 70));
+  CHECK(it.rig.consumer().stats().bytes_read == (2 * 8 * 8 + 3 * 5) * 4);
 }
 
 void endsWhileTargetsAreMade(const ContractBackend& backend) {
-  Rig rig(backend);
-  CountingAllocator allocator(rig.cache());
-  WaitOptions wait;
-  wait.deadline = soon();
-  REQUIRE(rig.publish(0, leaf(floats({8, 8}))).ok());
-  REQUIRE(rig.consumer().receive(SequenceNumber(0), allocator, wait).ok());
-  allocator.doBefore([&] { rig.consumer().close(); });
-  auto next =
-      std::async(std::launch::async, [&] { return rig.consumer().receive(SequenceNumber(1), allocator, wait); });
+  Acquainted it(backend);
+  it.allocator.doBefore([&] { it.rig.consumer().close(); });
+  auto next = it.receive(1);
   if (!backend.backend->asynchronous()) {  // nothing is made ahead
-    REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
-    rig.consumer().close();
+    REQUIRE(eventually([&] { return it.rig.consumer().stats().pending == 1; }));
+    it.rig.consumer().close();
   }
   CHECK(next.get().status().code() == absl::StatusCode::kCancelled);
-  CHECK(rig.consumer().join(soon()).ok());
+  CHECK(it.rig.consumer().join(soon()).ok());
 }
 
 void outlivesAnAllocatorThatThrows(const ContractBackend& backend) {
-  Rig rig(backend);
-  CountingAllocator allocator(rig.cache());
-  WaitOptions wait;
-  wait.deadline = soon();
-  REQUIRE(rig.publish(0, leaf(floats({8, 8}))).ok());
-  REQUIRE(rig.consumer().receive(SequenceNumber(0), allocator, wait).ok());
-  allocator.throwFromNowOn(true);
+  Acquainted it(backend);
+  it.allocator.doBefore([] { throw std::runtime_error("no memory"); });
   // Ahead of its publication too, where nobody hears of it.
-  auto next =
-      std::async(std::launch::async, [&] { return rig.consumer().receive(SequenceNumber(1), allocator, wait); });
-  REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
-  rig.producer().announce();
-  REQUIRE(rig.publish(1, leaf(floats({8, 8}, 50))).ok());
+  auto next = it.receive(1);
+  it.announce();
+  REQUIRE(it.rig.publish(1, leaf(floats({8, 8}, 50))).ok());
   CHECK_THROWS_AS(next.get(), std::runtime_error);
-  CHECK(eventually([&] { return rig.producer().stats().slots_in_use == 0; }));
-  CHECK(rig.consumer().stats().pending == 0);
-  allocator.throwFromNowOn(false);
-  REQUIRE(rig.publish(2, leaf(floats({8, 8}, 70))).ok());
-  const auto got = rig.consumer().receive(SequenceNumber(2), allocator, wait);
-  REQUIRE(got.status().ToString() == "OK");
-  CHECK(elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(floats({8, 8}, 70)));
+  CHECK(eventually([&] { return it.rig.producer().stats().slots_in_use == 0; }));
+  CHECK(it.rig.consumer().stats().pending == 0);
+  it.allocator.doBefore(nullptr);
+  REQUIRE(it.rig.publish(2, leaf(floats({8, 8}, 70))).ok());
+  Acquainted::checkIs(it.receive(2).get(), floats({8, 8}, 70));
 }
 
 // Everything about an artifact but where it is.
