@@ -102,6 +102,10 @@ class ImportedPool {
   // read() is about to be called by a thread that has slept: what the driver does for it. Touches no slot, and is no
   // work for a device that the producer needs.
   virtual void rehearse() {}
+  // Fills are submitted of this slot and of all others whose read() follows, most likely: where processes take turns on
+  // a device that both sides use, asks for this one's, which takes longer than what the host still has to do. Reads
+  // nothing.
+  virtual void takeTurn(SlotIndex /*filled*/) {}
   // Records the completion of everything read from the slot: before +generation, never before -generation. Where the
   // exporter has no event of ours to wait for (a one-shot buffer, a CPU producer), waits for it, within a deadline.
   virtual Status complete(SlotIndex slot) = 0;

@@ -187,6 +187,7 @@ struct ConsumerStats {
   uint64_t aborted = 0;     // ended by the producer
   uint64_t bytes_read = 0;  // copied or lent; equals this rank's overlap with what was published
   uint64_t announced = 0;   // times that a publication was said to be coming
+  uint64_t foreseen = 0;    // artifacts whose copies were seen to be submitted before their records came
   uint64_t stale_dropped = 0;
   uint32_t pools_mapped = 0;
   uint32_t pending = 0;                       // arrived from at least one producer rank and not ended here

@@ -157,6 +157,7 @@ Status ConsumerCore::waitArrived(SequenceNumber sequence, const std::function<vo
   std::vector<ProgressWatch> watches;
   Status waited;
   bool reads = false;  // this call, and not another one that waits
+  bool foreseen = false;
   while (waited.ok() && failure_.ok() && !hasArrived(sequence)) {
     if (!reads && !reading_) {
       reads = reading_ = true;
@@ -167,6 +168,7 @@ Status ConsumerCore::waitArrived(SequenceNumber sequence, const std::function<vo
         coming_ = true;
       }
     }
+    foreseen = foreseen || (reads && takeTurns(sequence));
     if (prepare && std::exchange(coming_, false)) {
       mutex_.unlock();
       prepare();
@@ -238,6 +240,34 @@ void ConsumerCore::prepare(Allocator& allocator, Targets& targets) {
   } catch (...) {
     return;
   }
+}
+
+bool ConsumerCore::takeTurns(SequenceNumber sequence) {
+  if (plan_ == nullptr) return false;
+  const uint64_t ended_by = artifacts_.at(sequence).ended_by;
+  std::vector<std::pair<ImportedPool*, SlotIndex>> filled;
+  for (size_t p = 0; p < sources_.size(); ++p) {
+    if ((ended_by >> p & 1) != 0) continue;
+    for (size_t i = 0; i < plan_->pools[p].size(); ++i) {
+      if (plan_->pools[p][i] == nullptr) continue;
+      const std::optional<SlotIndex> slot = filledSlot(sources_[p], *plan_->shapes[p]->leaves[i].row);
+      if (!slot) return false;
+      filled.emplace_back(plan_->pools[p][i].get(), *slot);
+    }
+  }
+  if (filled.empty()) return false;
+  for (const auto& [pool, slot] : filled)
+    pool->takeTurn(slot);
+  ++stats_.foreseen;
+  return true;
+}
+
+std::optional<SlotIndex> ConsumerCore::filledSlot(const Source& source, RowIndex row) const {
+  for (uint32_t slot = 0; slot < spec_.slots; ++slot) {
+    const int64_t last = source.last_generation[size_t{row.value} * spec_.slots + slot];
+    if (source.control->filled(row, SlotIndex(slot)).value > last) return SlotIndex(slot);
+  }
+  return std::nullopt;
 }
 
 void ConsumerCore::letOthersRun() {

@@ -132,6 +132,11 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   // Makes the targets of an artifact like the last one, and submits a copy of its kind: a thread that has slept takes
   // several times as long for the first.
   void prepare(Allocator& allocator, Targets& targets) EXCLUDES(mutex_);
+  // True if the copies of the number are submitted, and its records are on their way: asks for this process's turns on
+  // devices that it shares with a producer.
+  bool takeTurns(SequenceNumber sequence) REQUIRES(mutex_);
+  // What is filled, and not published as far as this side knows.
+  std::optional<SlotIndex> filledSlot(const Source& source, RowIndex row) const REQUIRES(mutex_);
   void letOthersRun() REQUIRES(mutex_);
   void sleepUntilReadable(Clock::Duration longest) REQUIRES(mutex_);
   // True if anything came.

@@ -49,12 +49,12 @@ ControlBlock::ControlBlock(std::byte* base, const ChannelSpec& spec)
       slots_(spec.slots),
       consumer_ranks_(spec.consumer_ranks),
       words_(size_t{spec.profiles_max} * spec.slots + kTickets),
-      consumer_bytes_(kLine + roundUp(words_ * sizeof(int64_t), kLine)) {}
+      words_bytes_(roundUp(words_ * sizeof(int64_t), kLine)),
+      consumer_bytes_(kLine + words_bytes_) {}
 
 uint64_t ControlBlock::bytesFor(const ChannelSpec& spec) {
   const ControlBlock sizes(nullptr, spec);
-  return kPublishedOffset + roundUp(sizes.words_ * sizeof(int64_t), kLine) +
-         sizes.consumer_bytes_ * spec.consumer_ranks;
+  return kPublishedOffset + 2 * sizes.words_bytes_ + sizes.consumer_bytes_ * spec.consumer_ranks;
 }
 
 ControlBlock ControlBlock::format(std::span<std::byte> memory, const ChannelSpec& spec, Rank producer) {
@@ -85,10 +85,13 @@ int64_t* ControlBlock::publishedWord(RowIndex row, SlotIndex slot) const {
   return reinterpret_cast<int64_t*>(base_ + kPublishedOffset) + wordIndex(row, slot);
 }
 
+int64_t* ControlBlock::filledWord(RowIndex row, SlotIndex slot) const {
+  return reinterpret_cast<int64_t*>(base_ + kPublishedOffset + words_bytes_) + wordIndex(row, slot);
+}
+
 uint64_t* ControlBlock::progressWord(Rank consumer) const {
   LATENTD_CHECK(consumer.value < consumer_ranks_, "a consumer rank outside of the control block");
-  return reinterpret_cast<uint64_t*>(base_ + kPublishedOffset + roundUp(words_ * sizeof(int64_t), kLine) +
-                                     consumer_bytes_ * consumer.value);
+  return reinterpret_cast<uint64_t*>(base_ + kPublishedOffset + 2 * words_bytes_ + consumer_bytes_ * consumer.value);
 }
 
 int64_t* ControlBlock::ackWord(RowIndex row, SlotIndex slot, Rank consumer) const {
@@ -102,6 +105,14 @@ void ControlBlock::publish(const SlotRef& ref) {
 
 Generation ControlBlock::published(RowIndex row, SlotIndex slot) const {
   return Generation(std::atomic_ref<int64_t>(*publishedWord(row, slot)).load(std::memory_order_acquire));
+}
+
+void ControlBlock::noteFilled(const SlotRef& ref) {
+  std::atomic_ref<int64_t>(*filledWord(ref.row, ref.slot)).store(ref.generation.value, std::memory_order_release);
+}
+
+Generation ControlBlock::filled(RowIndex row, SlotIndex slot) const {
+  return Generation(std::atomic_ref<int64_t>(*filledWord(row, slot)).load(std::memory_order_acquire));
 }
 
 void ControlBlock::acknowledge(const SlotRef& ref, Rank consumer, bool copied) {

@@ -8,7 +8,7 @@
 namespace latentd::channel {
 
 // Raised at every change of proto/channel.proto or of the control block that an older peer would misread.
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 
 // Ranks of one host: eight GPUs shared by eight processes each.
 inline constexpr uint32_t kRanksMax = 64;

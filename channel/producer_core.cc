@@ -85,13 +85,13 @@ void ProducerCore::reach(std::string_view fault_point) const {
 
 Status ProducerCore::checkOpenNumber(SequenceNumber sequence) const {
   LATENTD_RETURN_IF_ERROR(failure_);
-  const std::string name = "number " + std::to_string(sequence.value) + " of " + spec_.edge;
+  const auto name = [&] { return "number " + std::to_string(sequence.value) + " of " + spec_.edge; };
   if (ended_.contains(sequence) || publishing_ == sequence) {
-    return makeStatus(absl::StatusCode::kAlreadyExists, name + " has ended already");
+    return makeStatus(absl::StatusCode::kAlreadyExists, name() + " has ended already");
   }
   if (!ended_.canInsert(sequence)) {
     return makeStatus(absl::StatusCode::kResourceExhausted,
-                      name + " is too far ahead: number " + std::to_string(ended_.next().value) + " has not ended");
+                      name() + " is too far ahead: number " + std::to_string(ended_.next().value) + " has not ended");
   }
   return absl::OkStatus();
 }
@@ -183,15 +183,19 @@ Status ProducerCore::stageLeaf(Draft& draft, uint32_t index, const WaitOptions& 
   draft.taken.push_back({*leaf.row, slot});
   ExportedPool* pool = nullptr;
   uint64_t copied_by = 0;
+  Generation generation;
   {
     MutexLock lock(mutex_);
-    pool = staging_.profile(*leaf.row).pool.get();
-    copied_by = staging_.profile(*leaf.row).slots.copiedBy(slot);
+    Staging::Profile& profile = staging_.profile(*leaf.row);
+    pool = profile.pool.get();
+    copied_by = profile.slots.copiedBy(slot);
+    generation = profile.slots.nextGeneration(slot);
   }
   LATENTD_FAULT_POINT(context_.faults, "channel.producer.filling");
   if (draft.taken.size() == 1) (void)sayComing();
   const HandoffTimer filling(wait, *context_.clock, HandoffPhase::kStaging, draft.sequence);
   LATENTD_RETURN_IF_ERROR(pool->fill(slot, 0, draft.leaves[index], copied_by));
+  control_->noteFilled({*leaf.row, slot, generation});
   filling.end(leaf.desc.bytes());
   return absl::OkStatus();
 }
@@ -369,8 +373,12 @@ void ProducerCore::flushPeers() {
 
 void ProducerCore::giveBack(Draft& draft) {
   MutexLock lock(mutex_);
-  for (const Draft::Taken& taken : draft.taken)
-    staging_.row(taken.row).abandon(taken.slot);
+  for (const Draft::Taken& taken : draft.taken) {
+    SlotPool& slots = staging_.row(taken.row);
+    slots.abandon(taken.slot);
+    // No record of what is in it follows.
+    control_->noteFilled({taken.row, taken.slot, slots.generation(taken.slot)});
+  }
   staging_.unreserve(draft.reserved);
   changed_.notifyAll();
 }

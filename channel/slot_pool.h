@@ -18,7 +18,8 @@ class SlotPool {
 
   // Free -> filling; empty if no slot is free.
   std::optional<SlotIndex> tryAcquire();
-  // The generation that publish() will give the slot.
+  // Of what was published in the slot last, and what publish() will make of it.
+  Generation generation(SlotIndex slot) const { return slots_[slot.value].generation; }
   Generation nextGeneration(SlotIndex slot) const { return Generation(slots_[slot.value].generation.value + 1); }
   // Filling -> published, with the next generation.
   void publish(SlotIndex slot);

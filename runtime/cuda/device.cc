@@ -49,4 +49,11 @@ StatusOr<bool> arePeers(DeviceIndex one, DeviceIndex other) {
   return true;
 }
 
+StatusOr<bool> isServedByMps(DeviceIndex device) {
+  int enabled = 0;
+  LATENTD_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&enabled, cudaDevAttrMpsEnabled, device.value),
+                               "MPS on cuda:" + std::to_string(device.value));
+  return enabled != 0;
+}
+
 }  // namespace latentd::cuda

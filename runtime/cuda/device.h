@@ -54,4 +54,8 @@ uint32_t deviceCount();
 // Kernels and copies of each can reach the other's memory. Makes no context.
 StatusOr<bool> arePeers(DeviceIndex one, DeviceIndex other);
 
+// Processes that use the device share one context through the Multi-Process Service (MPS), and so run side by side.
+// Else the contexts of theirs take turns.
+StatusOr<bool> isServedByMps(DeviceIndex device);
+
 }  // namespace latentd::cuda

@@ -1,6 +1,7 @@
 #include <future>
 #include <limits>
 #include <random>
+#include <stop_token>
 
 #include "channel/fake_backend.h"
 #include "channel/limits.h"
@@ -18,9 +19,11 @@ using absl::StatusCode;
 using Side = FakeBackend::Side;
 
 struct FakeRig {
+  explicit FakeRig(const ChannelSpec& spec = smallSpec())
+      : rig({"fake", fake, [](const TempDir& dir, uint32_t rank) { return dir.file(std::to_string(rank)); }}, spec) {}
+
   std::shared_ptr<FakeBackend> fake = FakeBackend::make();
-  Rig rig{
-      ContractBackend{"fake", fake, [](const TempDir& dir, uint32_t rank) { return dir.file(std::to_string(rank)); }}};
+  Rig rig;
 
   Status publish(uint64_t number) { return rig.publish(number, leaf(floats({64}, static_cast<float>(number)))); }
 };
@@ -109,6 +112,46 @@ TEST_CASE("channel: an artifact like the last is told by its slots alone, and an
   send(pair(ArtifactTree::Value(int64_t{0}), 6));
   send(pair(ArtifactTree::Value(int64_t{0}), 7));
   CHECK(kinds == "papappppa");
+}
+
+TEST_CASE("channel: an artifact is foreseen once all ranks have filled it, and not if one fails afterwards [C21]",
+          "[channel][fault]") {
+  ChannelSpec spec = smallSpec();
+  spec.producer_ranks = 2;
+  spec.producer_shard_dim = 0;
+  FakeRig it(spec);
+  const ArtifactTree part = leaf(floats({4, 8}));
+  const auto foreseen = [&] { return it.rig.consumer().stats().foreseen; };
+  // A receive() of number 1 that sees what there is, and is cancelled.
+  const auto look = [&] {
+    std::stop_source stop;
+    WaitOptions wait;
+    wait.cancel = stop.get_token();
+    auto looking = std::async(std::launch::async,
+                              [&] { return it.rig.consumer().receive(SequenceNumber(1), it.rig.cache(), wait); });
+    REQUIRE(eventually([&] { return it.rig.consumer().stats().pending == 1; }));
+    stop.request_stop();
+    CHECK(looking.get().status().code() == StatusCode::kCancelled);
+  };
+  for (const uint32_t rank : {0, 1})
+    REQUIRE(it.rig.publish(0, part, rank).ok());
+  REQUIRE(it.rig.receive(0).ok());
+
+  it.fake->hold(Side::kProducer);
+  REQUIRE(it.rig.publish(1, part, 0).ok());
+  look();
+  CHECK(foreseen() == 0);
+  it.rig.faults().arm("channel.producer.filling", 1, [] { return absl::InternalError("injected"); });
+  REQUIRE_FALSE(it.rig.publish(1, dict({{"x", part}, {"y", leaf(floats({2, 8}))}}), 1).ok());
+  it.rig.faults().disarm("channel.producer.filling");
+  look();
+  CHECK(foreseen() == 0);
+  REQUIRE(it.rig.publish(1, part, 1).ok());
+  auto received = std::async(std::launch::async, [&] { return it.rig.receive(1); });
+  CHECK(eventually([&] { return foreseen() == 1; }));
+  it.fake->release(Side::kProducer);
+  REQUIRE(received.get().ok());
+  CHECK(foreseen() == 1);
 }
 
 TEST_CASE("channel: what says that it is like the last artifact, and is not, ends the channel [C8][C20]",
