@@ -175,8 +175,10 @@ StatusOr<MethodSpec> StageRun::findMethod() const {
 
 Status StageRun::run(const MethodSpec& method) {
   LATENTD_RETURN_IF_ERROR(attachFrames(method));
+  // Before the wait: nothing that needs no input stands between the inputs and the stage.
+  const stages::SamplingParameters parameters = fromProto(message_.parameters());
   LATENTD_ASSIGN_OR_RETURN(TensorTree inputs, resolveInputs());
-  LATENTD_ASSIGN_OR_RETURN(const TensorTree outputs, compute(method, std::move(inputs)));
+  LATENTD_ASSIGN_OR_RETURN(const TensorTree outputs, compute(method, parameters, std::move(inputs)));
   LATENTD_RETURN_IF_ERROR(checkOutputs(method, outputs));
   LATENTD_RETURN_IF_ERROR(publish(outputs));
   if (ring_ != nullptr) {
@@ -289,7 +291,8 @@ StatusOr<TensorTree> StageRun::resolveInputs() {
 
 // ---- the method ---------------------------------------------------------------------------------------------
 
-StatusOr<TensorTree> StageRun::compute(const MethodSpec& method, TensorTree inputs) {
+StatusOr<TensorTree> StageRun::compute(const MethodSpec& method, const stages::SamplingParameters& parameters,
+                                       TensorTree inputs) {
   for (const std::string& key : method.inputs) {
     if (inputs.find(key) == nullptr) {
       return absl::InvalidArgumentError("method \"" + method.name + "\" needs input \"" + key + "\", the edges bring " +
@@ -305,7 +308,7 @@ StatusOr<TensorTree> StageRun::compute(const MethodSpec& method, TensorTree inpu
     operations_before_ = environment_.mesh->submitted();
   }
   method_ = Method::kRunning;
-  auto outputs = stage_.run(method.name, fromProto(message_.parameters()), inputs, *context_);
+  auto outputs = stage_.run(method.name, parameters, inputs, *context_);
   acknowledgeInputs();
   if (outputs.ok()) method_ = Method::kReturned;
   environment_.stall->rest();

@@ -81,7 +81,8 @@ class StageRun {
   void announceOutputs();
   Status explainCancelled(const Status& status, bool still_open, const std::string& what) const;
   StatusOr<stages::TensorTree> resolveInputs();
-  StatusOr<stages::TensorTree> compute(const stages::MethodSpec& method, stages::TensorTree inputs);
+  StatusOr<stages::TensorTree> compute(const stages::MethodSpec& method, const stages::SamplingParameters& parameters,
+                                       stages::TensorTree inputs);
   Status checkOutputs(const stages::MethodSpec& method, const stages::TensorTree& outputs) const;
   Status publish(const stages::TensorTree& outputs);
   Status publishOne(const internal::v1::ArtifactRef& ref, const channel::ArtifactTree& artifact);

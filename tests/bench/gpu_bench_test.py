@@ -5,6 +5,7 @@ import importlib.util
 import io
 import json
 import math
+import os
 import pathlib
 import struct
 import sys
@@ -18,7 +19,7 @@ sys.path[:0] = [str(ROOT / "tools" / "bench"), str(ROOT / "tests" / "bench")]
 import numpy
 import random_checkpoint
 import torch
-from gpu_bench import checks, collectives, handoff, speed, topology, videos
+from gpu_bench import checks, collectives, handoff, mps, speed, topology, videos
 from gpu_bench import run as bench_run
 from gpu_bench.children import Children, Failed
 from gpu_bench.daemon import Refused
@@ -315,6 +316,56 @@ class ChildrenTest(InFolder):
             with self.assertRaisesRegex(Failed, "does not start"):
                 children.run([self.folder / "absent"], 10)
             self.assertEqual(children.output(["sh", "-c", "echo $WORD"], 10, environment={"WORD": "passed on"}), "passed on\n")
+
+
+class MpsTest(InFolder):
+    """With a program in the place of NVIDIA's that writes down what it is told and ends when it is told to."""
+
+    def setUp(self):
+        super().setUp()
+        self.told = self.folder / "told"
+        self.install("""if [ "$1" = -f ]; then : > $CUDA_MPS_PIPE_DIRECTORY/up; while [ -e $CUDA_MPS_PIPE_DIRECTORY/up ]; do sleep 0.05; done; exit; fi
+[ -e $CUDA_MPS_PIPE_DIRECTORY/up ] || exit 1
+read command; echo $command >> TOLD; [ $command != quit ] || rm $CUDA_MPS_PIPE_DIRECTORY/up""")
+        path = f"{self.folder}:{os.environ['PATH']}"
+        self.enterContext(unittest.mock.patch.dict(os.environ, {"PATH": path}))
+
+    def install(self, script):
+        program = self.folder / mps.CONTROL
+        program.write_text(f"#!/bin/sh\n{script.replace('TOLD', str(self.told))}\n")
+        program.chmod(0o755)
+
+    def test_it_serves_until_it_is_left_also_by_a_failure(self):
+        with Children() as children:
+            for failure in (None, Failed("inside")):
+                with contextlib.suppress(Failed), mps.Mps(children) as environment:
+                    folder = pathlib.Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
+                    self.assertTrue((folder / "up").exists())
+                    self.assertEqual(children.output(["sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY"], 10, environment=environment).strip(), str(folder))
+                    if failure:
+                        raise failure
+                self.assertFalse(folder.exists())
+            self.assertEqual(children._running, set())
+        self.assertEqual(self.told.read_text().split(), ["get_server_list", "quit"] * 2)
+
+    def test_one_that_does_not_start_is_told_with_what_it_said(self):
+        self.install("exit 1")
+        with Children() as children, self.assertRaisesRegex(Failed, f"{mps.CONTROL} get_server_list: exit 1"):
+            mps.Mps(children).__enter__()
+
+    def test_a_suite_runs_through_it_where_it_is_there(self):
+        with Children() as children:
+            run = unittest.mock.Mock(children=children, programs=self.folder, quick=True, on_gpus=True, devices=["cuda:0"],
+                                     log=lambda name: self.folder / name.replace(" ", "-"), visible_devices=lambda devices: {})
+            for name in ("latentd-tests", "cuda_kill_test"):
+                (self.folder / name).write_text('#!/bin/sh\n[ -e "$CUDA_MPS_PIPE_DIRECTORY/up" ] && echo "All tests passed (1)"\n')
+                (self.folder / name).chmod(0o755)
+            tasks = checks.suite_tasks(run)
+            self.assertEqual(tasks["channel through MPS: kills in every slot state"](), "All tests passed (1)")
+            with self.assertRaises(Failed):
+                tasks["channel: kills in every slot state"]()
+            with unittest.mock.patch.dict(os.environ, {"PATH": "/nowhere"}):
+                self.assertNotIn("channel through MPS: kills in every slot state", checks.suite_tasks(run))
 
 
 class CheckpointTest(InFolder):

@@ -1,4 +1,5 @@
 """Part A: what must hold on these devices before a figure means anything."""
+import contextlib
 import dataclasses
 import json
 import os
@@ -8,7 +9,7 @@ import signal
 import tempfile
 import time
 
-from gpu_bench import topology, videos
+from gpu_bench import mps, topology, videos
 from gpu_bench.children import TAIL, Failed
 from gpu_bench.daemon import ROOT, JobFailed
 from gpu_bench.run import SMALL_MODEL
@@ -55,12 +56,15 @@ class Suite:
     filter: str
     gpus: int = 1       # that it needs at least
     quick: bool = True  # belongs to a quick run
+    mps: bool = False   # its processes share a GPU through MPS
     seconds: int = 240
 
 
 SUITES = [
     Suite("channel: contract and hand-off", "latentd-tests", "[channel][cuda]~[.]"),
     Suite("channel: kills in every slot state", "cuda_kill_test", "[kill][cuda]~[.]"),
+    Suite("channel through MPS: contract and hand-off", "latentd-tests", "[channel][cuda]~[.]", quick=False, mps=True),
+    Suite("channel through MPS: kills in every slot state", "cuda_kill_test", "[kill][cuda]~[.]", mps=True),
     Suite("process groups, attention and denoiser over ranks", "latentd-tests", "[mesh][cuda]~[.]"),
     Suite("collectives over NCCL", "latentd-tests", "[mesh][nccl]~[.]", gpus=2),
     Suite("spatial VAE over ranks that share a GPU", "latentd-tests", "spatial VAE: on a device*"),
@@ -79,9 +83,10 @@ def find_test(programs, name):
 def run_suite(run, suite, devices):
     """The summary of a Catch2 program that passed."""
     log = run.log(f"{suite.name} {len(set(devices))}")
-    process = run.children.start([find_test(run.programs, suite.program), suite.filter, "--durations", "yes"], log=log,
-                                 environment=run.visible_devices(devices))
-    code = run.children.wait(process, suite.seconds, suite.name)
+    with mps.Mps(run.children) if suite.mps else contextlib.nullcontext({}) as environment:
+        process = run.children.start([find_test(run.programs, suite.program), suite.filter, "--durations", "yes"], log=log,
+                                     environment={**run.visible_devices(devices), **environment})
+        code = run.children.wait(process, suite.seconds, suite.name)
     return judge_suite(code, log.read_text(errors="replace"), log.name)
 
 
@@ -103,6 +108,9 @@ def suite_tasks(run):
             continue
         if suite.gpus > len(set(run.devices)):
             run.report.check("suites", suite.name, None, f"needs {suite.gpus} GPUs")
+            continue
+        if suite.mps and not mps.is_there():
+            run.report.check("suites", suite.name, None, f"needs {mps.CONTROL}")
             continue
         tasks[suite.name] = lambda suite=suite: run_suite(run, suite, run.devices)
     return tasks
