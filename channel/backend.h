@@ -102,10 +102,6 @@ class ImportedPool {
   // read() is about to be called by a thread that has slept: what the driver does for it. Touches no slot, and is no
   // work for a device that the producer needs.
   virtual void rehearse() {}
-  // Fills are submitted of this slot and of all others whose read() follows, most likely: where processes take turns on
-  // a device that both sides use, asks for this one's, which takes longer than what the host still has to do. Reads
-  // nothing.
-  virtual void takeTurn(SlotIndex /*filled*/) {}
   // Records the completion of everything read from the slot: before +generation, never before -generation. Where the
   // exporter has no event of ours to wait for (a one-shot buffer, a CPU producer), waits for it, within a deadline.
   virtual Status complete(SlotIndex slot) = 0;
@@ -128,7 +124,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view transport() const = 0;
-  // Copies are submitted, not made, when fill() and read() return: a publication follows its first fill at once.
+  // Copies are submitted, not made, when fill() and read() return: a publication follows its first fill at once, and to
+  // read a slot before its record is there costs no host the time of a copy.
   virtual bool asynchronous() const = 0;
 
   virtual StatusOr<std::unique_ptr<Listener>> listen(const std::string& address, uint32_t connections) = 0;

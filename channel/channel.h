@@ -187,7 +187,8 @@ struct ConsumerStats {
   uint64_t aborted = 0;     // ended by the producer
   uint64_t bytes_read = 0;  // copied or lent; equals this rank's overlap with what was published
   uint64_t announced = 0;   // times that a publication was said to be coming
-  uint64_t foreseen = 0;    // artifacts whose copies were seen to be submitted before their records came
+  uint64_t read_ahead = 0;  // times that what was filled was read before its record came
+  uint64_t reread = 0;      // artifacts that were read ahead and turned out to be something else
   uint64_t stale_dropped = 0;
   uint32_t pools_mapped = 0;
   uint32_t pending = 0;                       // arrived from at least one producer rank and not ended here

@@ -51,14 +51,14 @@ ConsumerCore::ConsumerCore(const ChannelSpec& spec, Rank rank, Device device, co
 StatusOr<ConsumerCore::Copied> ConsumerCore::copy(SequenceNumber sequence, Allocator& allocator,
                                                   const WaitOptions& wait) {
   const HandoffTimer waiting(wait, *context_.clock, HandoffPhase::kInputWait, sequence);
-  Targets targets;
-  const auto make_targets = [&] { prepare(allocator, targets); };
-  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, make_targets, wait));
+  Ahead ahead(allocator);
+  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, &ahead, wait));
   waiting.end();
+  if (takeAhead(ahead, claim)) return Copied{std::move(ahead.targets.tree), std::move(claim)};
   const HandoffTimer copying(wait, *context_.clock, HandoffPhase::kCopy, sequence);
   StatusOr<ArtifactTree> tree = ArtifactTree();
   try {
-    tree = copyOut(claim, allocator, std::move(targets));
+    tree = copyOut(claim, allocator, std::move(ahead.targets));
   } catch (...) {
     completeReads(claim).IgnoreError();
     giveUp(sequence, "failed");
@@ -91,7 +91,7 @@ StatusOr<HeldArtifact> ConsumerCore::take(SequenceNumber sequence, Allocator& al
 
 StatusOr<HeldArtifact> ConsumerCore::borrow(SequenceNumber sequence, const WaitOptions& wait) {
   const HandoffTimer waiting(wait, *context_.clock, HandoffPhase::kInputWait, sequence);
-  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kBorrowed, {}, wait));
+  LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kBorrowed, nullptr, wait));
   waiting.end();
   StatusOr<ArtifactTree> tree = lend(claim);
   auto hold = std::make_unique<ArtifactHold>(shared_from_this(), sequence, std::move(claim), false);
@@ -99,8 +99,8 @@ StatusOr<HeldArtifact> ConsumerCore::borrow(SequenceNumber sequence, const WaitO
   return HeldArtifact(*std::move(tree), std::move(hold));
 }
 
-StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, ArtifactState next,
-                                                  const std::function<void()>& prepare, const WaitOptions& wait) {
+StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, ArtifactState next, Ahead* ahead,
+                                                  const WaitOptions& wait) {
   // Made before the lock is taken: a request that was made already calls back at once.
   const std::stop_callback wake(wait.cancel, [this] {
     MutexLock lock(mutex_);
@@ -114,7 +114,7 @@ StatusOr<ConsumerCore::Claim> ConsumerCore::await(SequenceNumber sequence, Artif
                                                             spec_.edge + " has ended here, or is being received");
   }
   artifact->receiving = true;
-  const Status arrived = waitArrived(sequence, prepare, wait);
+  const Status arrived = waitArrived(sequence, ahead, wait);
   // A failure of the channel forgets the numbers that nobody reads.
   const auto found = artifacts_.find(sequence);
   if (found == artifacts_.end()) return failure_;
@@ -151,13 +151,11 @@ bool ConsumerCore::hasArrived(SequenceNumber sequence) const {
   return artifact.state.is(ArtifactState::kArrived) || !artifact.aborted.ok();
 }
 
-Status ConsumerCore::waitArrived(SequenceNumber sequence, const std::function<void()>& prepare,
-                                 const WaitOptions& wait) {
+Status ConsumerCore::waitArrived(SequenceNumber sequence, Ahead* ahead, const WaitOptions& wait) {
   readSources();
   std::vector<ProgressWatch> watches;
   Status waited;
   bool reads = false;  // this call, and not another one that waits
-  bool foreseen = false;
   while (waited.ok() && failure_.ok() && !hasArrived(sequence)) {
     if (!reads && !reading_) {
       reads = reading_ = true;
@@ -168,13 +166,8 @@ Status ConsumerCore::waitArrived(SequenceNumber sequence, const std::function<vo
         coming_ = true;
       }
     }
-    foreseen = foreseen || (reads && takeTurns(sequence));
-    if (prepare && std::exchange(coming_, false)) {
-      mutex_.unlock();
-      prepare();
-      mutex_.lock();
-      continue;  // the channel may have ended, and the number with it
-    }
+    // What either did outside the lock, the channel may have ended meanwhile, and the number with it.
+    if (ahead != nullptr && (prepareIfComing(*ahead) || (reads && readIfFilled(*ahead, sequence, wait)))) continue;
     waited = waitOnce(sequence, wait, watches, reads);
   }
   if (reads) {
@@ -217,57 +210,6 @@ Status ConsumerCore::waitOnce(SequenceNumber sequence, const WaitOptions& wait, 
   }
   if (readSources()) changed_.notifyAll();
   return absl::OkStatus();
-}
-
-void ConsumerCore::prepare(Allocator& allocator, Targets& targets) {
-  std::shared_ptr<const Plan> plan;
-  {
-    MutexLock lock(mutex_);
-    plan = plan_;
-    if (plan == nullptr || !failure_.ok()) return;
-    for (const auto& of_rank : plan->pools) {
-      for (const std::shared_ptr<ImportedPool>& pool : of_rank) {
-        if (pool != nullptr) pool->rehearse();
-      }
-    }
-  }
-  if (targets.plan == plan) return;
-  targets = {};  // before others take memory
-  // What fails now fails, and is told, when it is for real; whatever it throws, a waiting call unwinds with its lock.
-  try {
-    StatusOr<Targets> made = makeTargets(std::move(plan), allocator);
-    if (made.ok()) targets = *std::move(made);
-  } catch (...) {
-    return;
-  }
-}
-
-bool ConsumerCore::takeTurns(SequenceNumber sequence) {
-  if (plan_ == nullptr) return false;
-  const uint64_t ended_by = artifacts_.at(sequence).ended_by;
-  std::vector<std::pair<ImportedPool*, SlotIndex>> filled;
-  for (size_t p = 0; p < sources_.size(); ++p) {
-    if ((ended_by >> p & 1) != 0) continue;
-    for (size_t i = 0; i < plan_->pools[p].size(); ++i) {
-      if (plan_->pools[p][i] == nullptr) continue;
-      const std::optional<SlotIndex> slot = filledSlot(sources_[p], *plan_->shapes[p]->leaves[i].row);
-      if (!slot) return false;
-      filled.emplace_back(plan_->pools[p][i].get(), *slot);
-    }
-  }
-  if (filled.empty()) return false;
-  for (const auto& [pool, slot] : filled)
-    pool->takeTurn(slot);
-  ++stats_.foreseen;
-  return true;
-}
-
-std::optional<SlotIndex> ConsumerCore::filledSlot(const Source& source, RowIndex row) const {
-  for (uint32_t slot = 0; slot < spec_.slots; ++slot) {
-    const int64_t last = source.last_generation[size_t{row.value} * spec_.slots + slot];
-    if (source.control->filled(row, SlotIndex(slot)).value > last) return SlotIndex(slot);
-  }
-  return std::nullopt;
 }
 
 void ConsumerCore::letOthersRun() {

@@ -74,6 +74,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
     std::map<uint32_t, Mapped> pools;               // by profile; at most profiles_max
     bool pools_gone = false;                        // and none comes any more: it is done with, or dead and unmapped
     std::vector<int64_t> last_generation;           // by row and slot: what was published there last
+    std::vector<uint64_t> known_fills;              // by row and slot: those that were published or guessed
     std::shared_ptr<const RecordShape> last_shape;  // of its last publication; null if that had a ticket
   };
 
@@ -113,6 +114,21 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
     ArtifactTree tree;              // over them
   };
 
+  // What an artifact is that a waiting call sees to be filled, and whose records are on their way: most likely.
+  struct Guess {
+    Claim claim;  // records that are made up, or have come
+    std::vector<std::vector<uint64_t>>
+        fills;  // by rank and slot of its record: counts; empty of records that have come
+  };
+
+  // What a call that will copy has done while it waits.
+  struct Ahead {
+    explicit Ahead(Allocator& the_allocator) : allocator(the_allocator) {}
+    Allocator& allocator;
+    Targets targets;
+    std::optional<Guess> read;  // into the targets, to its end in stream order
+  };
+
   // An artifact out of its slots, whose reads are complete in stream order and not acknowledged.
   struct Copied {
     ArtifactTree tree;
@@ -120,23 +136,14 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   };
 
   // ---- consumer_core.cc: the calls ----------------------------------------------------------------------------
-  // `prepare` runs, of a call that will copy, while it waits and something is about to arrive.
-  StatusOr<Claim> await(SequenceNumber sequence, ArtifactState next, const std::function<void()>& prepare,
-                        const WaitOptions& wait) EXCLUDES(mutex_);
-  Status waitArrived(SequenceNumber sequence, const std::function<void()>& prepare, const WaitOptions& wait)
-      REQUIRES(mutex_);
+  // `ahead`: of a call that will copy.
+  StatusOr<Claim> await(SequenceNumber sequence, ArtifactState next, Ahead* ahead, const WaitOptions& wait)
+      EXCLUDES(mutex_);
+  Status waitArrived(SequenceNumber sequence, Ahead* ahead, const WaitOptions& wait) REQUIRES(mutex_);
   bool hasArrived(SequenceNumber sequence) const REQUIRES(mutex_);
   // `reads`: the sockets are this call's to read.
   Status waitOnce(SequenceNumber sequence, const WaitOptions& wait, std::vector<ProgressWatch>& watches, bool reads)
       REQUIRES(mutex_);
-  // Makes the targets of an artifact like the last one, and submits a copy of its kind: a thread that has slept takes
-  // several times as long for the first.
-  void prepare(Allocator& allocator, Targets& targets) EXCLUDES(mutex_);
-  // True if the copies of the number are submitted, and its records are on their way: asks for this process's turns on
-  // devices that it shares with a producer.
-  bool takeTurns(SequenceNumber sequence) REQUIRES(mutex_);
-  // What is filled, and not published as far as this side knows.
-  std::optional<SlotIndex> filledSlot(const Source& source, RowIndex row) const REQUIRES(mutex_);
   void letOthersRun() REQUIRES(mutex_);
   void sleepUntilReadable(Clock::Duration longest) REQUIRES(mutex_);
   // True if anything came.
@@ -152,6 +159,24 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
       REQUIRES(mutex_);
   void countDiscard(std::string_view reason) REQUIRES(mutex_);
 
+  // ---- consumer_ahead.cc: what a waiting call does before the records are there ---------------------------------
+  // True if it did something, without the lock: if a publication is announced, makes the targets of one like the last,
+  // and submits a copy of its kind: a thread that has slept takes several times as long for the first.
+  bool prepareIfComing(Ahead& ahead) REQUIRES(mutex_);
+  void makeTargetsAhead(const std::shared_ptr<const Plan>& plan, Ahead& ahead) const EXCLUDES(mutex_);
+  // The same: if all slots of an artifact like the last are filled, reads them. Another guess takes the place of the
+  // last.
+  bool readIfFilled(Ahead& ahead, SequenceNumber sequence, const WaitOptions& wait) REQUIRES(mutex_);
+  std::optional<Guess> guess(SequenceNumber sequence) const REQUIRES(mutex_);
+  // The record of what this rank has filled like the last time and not published, as far as is known here, with counts.
+  std::shared_ptr<const Record> guessRecord(size_t rank, SequenceNumber sequence, std::vector<uint64_t>& fills) const
+      REQUIRES(mutex_);
+  // What is counted now in these slots is known: to be published, or to be guessed.
+  void noteFills(Source& source, const Record& record) REQUIRES(mutex_);
+  void readAhead(Ahead& ahead, Guess guess, const WaitOptions& wait) EXCLUDES(mutex_);
+  // True if what was read ahead is what the claim says.
+  bool takeAhead(const Ahead& ahead, const Claim& claim) EXCLUDES(mutex_);
+
   // ---- consumer_reads.cc: what to read, and reading it ----------------------------------------------------------
   StatusOr<Claim> claim(const Artifact& artifact) REQUIRES(mutex_);
   StatusOr<std::shared_ptr<const Plan>> planOf(const Claim& claim) REQUIRES(mutex_);
@@ -159,6 +184,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   StatusOr<std::shared_ptr<ImportedPool>> poolOf(const Record& record, size_t rank, size_t leaf, Plan& plan)
       REQUIRES(mutex_);
   StatusOr<Targets> makeTargets(std::shared_ptr<const Plan> plan, Allocator& allocator) const EXCLUDES(mutex_);
+  Status readInto(const Targets& targets, const Claim& claim) const EXCLUDES(mutex_);
   // Into `targets`, if they are of the claim's plan.
   StatusOr<ArtifactTree> copyOut(const Claim& claim, Allocator& allocator, Targets targets) EXCLUDES(mutex_);
   StatusOr<ArtifactTree> lend(const Claim& claim) EXCLUDES(mutex_);

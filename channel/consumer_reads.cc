@@ -119,6 +119,11 @@ StatusOr<ArtifactTree> ConsumerCore::copyOut(const Claim& claim, Allocator& allo
     targets = {};  // before others take memory
     LATENTD_ASSIGN_OR_RETURN(targets, makeTargets(claim.plan, allocator));
   }
+  LATENTD_RETURN_IF_ERROR(readInto(targets, claim));
+  return std::move(targets.tree);
+}
+
+Status ConsumerCore::readInto(const Targets& targets, const Claim& claim) const {
   const Plan& plan = *claim.plan;
   for (size_t i = 0; i < plan.leaves.size(); ++i) {
     const TensorView& target = targets.views[i];
@@ -126,21 +131,14 @@ StatusOr<ArtifactTree> ConsumerCore::copyOut(const Claim& claim, Allocator& allo
       const Record& record = *claim.records[region.source_rank];
       const RecordShape::Leaf& part = record.shape->leaves[i];
       LATENTD_FAULT_POINT(context_.faults, "channel.consumer.copying");
-      const auto read = [&](const CopyRegion& aimed) {
-        return plan.pools[region.source_rank][i]->read(record.slotOf(part), part.unpooled_offset.value_or(0),
-                                                       {&aimed, 1}, target);
-      };
-      if (isContiguous(target)) {
-        LATENTD_RETURN_IF_ERROR(read(region));
-      } else {
-        // Planned for a dense target; the allocator chose other strides.
-        CopyRegion aimed = region;
-        aimed.aimAt(target.strides);
-        LATENTD_RETURN_IF_ERROR(read(aimed));
-      }
+      CopyRegion aimed = region;
+      // Planned for a dense target; the allocator may have chosen other strides.
+      if (!isContiguous(target)) aimed.aimAt(target.strides);
+      LATENTD_RETURN_IF_ERROR(plan.pools[region.source_rank][i]->read(
+          record.slotOf(part), part.unpooled_offset.value_or(0), {&aimed, 1}, target));
     }
   }
-  return std::move(targets.tree);
+  return absl::OkStatus();
 }
 
 StatusOr<ArtifactTree> ConsumerCore::lend(const Claim& claim) {

@@ -104,6 +104,7 @@ Status ConsumerCore::greet(Source& source, Rank producer, const std::string& add
                            context_.backend->importControl(answer.welcome().control(), std::move(frame.fds), bytes));
   LATENTD_ASSIGN_OR_RETURN(source.control, ControlBlock::bind(source.control_memory->memory(), spec_, producer));
   source.last_generation.assign(size_t{spec_.profiles_max} * spec_.slots + kTickets, 0);
+  source.known_fills.assign(source.last_generation.size(), 0);
   return absl::OkStatus();
 }
 
@@ -257,6 +258,7 @@ Status ConsumerCore::checkGenerations(size_t rank, const Record& record, bool& s
     }
     last = ref.generation.value;
   }
+  noteFills(source, record);
   return absl::OkStatus();
 }
 

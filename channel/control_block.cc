@@ -85,8 +85,8 @@ int64_t* ControlBlock::publishedWord(RowIndex row, SlotIndex slot) const {
   return reinterpret_cast<int64_t*>(base_ + kPublishedOffset) + wordIndex(row, slot);
 }
 
-int64_t* ControlBlock::filledWord(RowIndex row, SlotIndex slot) const {
-  return reinterpret_cast<int64_t*>(base_ + kPublishedOffset + words_bytes_) + wordIndex(row, slot);
+uint64_t* ControlBlock::fillsWord(RowIndex row, SlotIndex slot) const {
+  return reinterpret_cast<uint64_t*>(base_ + kPublishedOffset + words_bytes_) + wordIndex(row, slot);
 }
 
 uint64_t* ControlBlock::progressWord(Rank consumer) const {
@@ -107,12 +107,12 @@ Generation ControlBlock::published(RowIndex row, SlotIndex slot) const {
   return Generation(std::atomic_ref<int64_t>(*publishedWord(row, slot)).load(std::memory_order_acquire));
 }
 
-void ControlBlock::noteFilled(const SlotRef& ref) {
-  std::atomic_ref<int64_t>(*filledWord(ref.row, ref.slot)).store(ref.generation.value, std::memory_order_release);
+void ControlBlock::noteFill(RowIndex row, SlotIndex slot) {
+  std::atomic_ref<uint64_t>(*fillsWord(row, slot)).fetch_add(1, std::memory_order_release);
 }
 
-Generation ControlBlock::filled(RowIndex row, SlotIndex slot) const {
-  return Generation(std::atomic_ref<int64_t>(*filledWord(row, slot)).load(std::memory_order_acquire));
+uint64_t ControlBlock::fills(RowIndex row, SlotIndex slot) const {
+  return std::atomic_ref<uint64_t>(*fillsWord(row, slot)).load(std::memory_order_acquire);
 }
 
 void ControlBlock::acknowledge(const SlotRef& ref, Rank consumer, bool copied) {

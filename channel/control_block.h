@@ -17,6 +17,8 @@ struct SlotRef {
   RowIndex row;
   SlotIndex slot;
   Generation generation;
+
+  bool operator==(const SlotRef&) const = default;
 };
 
 // The lock-free words of one producer rank, in memory that it shares with every consumer rank:
@@ -24,7 +26,7 @@ struct SlotRef {
 //   header                        written by the producer before anybody else sees it, then constant
 //   producer progress             written by the producer
 //   published[row][slot]          generation in the slot; written by the producer
-//   filled[row][slot]             generation whose copy into the slot is submitted; written by the producer
+//   fills[row][slot]              how often a copy into the slot was submitted; written by the producer
 //   consumer c: progress          written by consumer c
 //               acks[row][slot]   +g: c copied generation g; -g: c read nothing of it; written by consumer c
 //
@@ -32,8 +34,9 @@ struct SlotRef {
 // the record loads published (acquire) and requires the record's generation: the fill happens before its reads. It
 // reads the slot, then stores the ack (release). The producer loads the ack (acquire) and requires +-generation before
 // it fills the slot again: the reads happen before the next fill. No word has two writers, so no store is lost. Words
-// of different writers share no cache line. A filled word comes before the published one and promises nothing: what was
-// to be published may fail yet. Progress words order nothing and are relaxed.
+// of different writers share no cache line. Fills are counted (release) before the publication, which may fail yet: the
+// same count (acquire) before a read and after the record of what was read is one fill. Progress words order nothing
+// and are relaxed.
 //
 // A view; a value type. Owner: the memory is the backend's. Thread: any.
 // Failure: bind() refuses a header that does not match; the words themselves are validated by their readers.
@@ -47,8 +50,8 @@ class ControlBlock {
 
   void publish(const SlotRef& ref);
   Generation published(RowIndex row, SlotIndex slot) const;
-  void noteFilled(const SlotRef& ref);
-  Generation filled(RowIndex row, SlotIndex slot) const;
+  void noteFill(RowIndex row, SlotIndex slot);
+  uint64_t fills(RowIndex row, SlotIndex slot) const;
   void acknowledge(const SlotRef& ref, Rank consumer, bool copied);
   int64_t acknowledgement(const SlotRef& ref, Rank consumer) const;
 
@@ -63,7 +66,7 @@ class ControlBlock {
  private:
   ControlBlock(std::byte* base, const ChannelSpec& spec);
   int64_t* publishedWord(RowIndex row, SlotIndex slot) const;
-  int64_t* filledWord(RowIndex row, SlotIndex slot) const;
+  uint64_t* fillsWord(RowIndex row, SlotIndex slot) const;
   int64_t* ackWord(RowIndex row, SlotIndex slot, Rank consumer) const;
   uint64_t* progressWord(Rank consumer) const;
   size_t wordIndex(RowIndex row, SlotIndex slot) const;
@@ -72,7 +75,7 @@ class ControlBlock {
   uint32_t profiles_max_;
   uint32_t slots_;
   uint32_t consumer_ranks_;
-  size_t words_;           // published words, filled words, and acks of each consumer rank
+  size_t words_;           // published words, fills, and acks of each consumer rank
   size_t words_bytes_;     // of each of these
   size_t consumer_bytes_;  // one consumer rank's part
 };

@@ -128,33 +128,15 @@ class CudaExportedPool final : public ExportedPool {
 
 class CudaImportedPool final : public ImportedPool {
  public:
-  // How this process gets ready for a read: where the contexts of both sides take turns on one device, a copy would be
-  // a turn of this one, just when the producer's is to have it, and so it asks for its turn once that one's copies are
-  // submitted. A one-shot buffer is not foreseen.
-  struct Ahead {
-    std::optional<RehearsedCopy> rehearsed;
-    std::optional<Event> turn;
-  };
-  static StatusOr<Ahead> makeAhead(const PoolLayout& layout, cuda::DeviceIndex device) {
-    Ahead ahead;
-    if (layout.one_shot) return ahead;
-    LATENTD_ASSIGN_OR_RETURN(const bool side_by_side, cuda::isServedByMps(device));
-    if (!side_by_side && layout.device.index == static_cast<uint32_t>(device.value)) {
-      LATENTD_ASSIGN_OR_RETURN(ahead.turn, Event::create(device));
-    } else {
-      LATENTD_ASSIGN_OR_RETURN(ahead.rehearsed, RehearsedCopy::make(device));
-    }
-    return ahead;
-  }
-
   CudaImportedPool(const PoolLayout& layout, const CudaOptions& options, cuda::ImportedMemory memory,
-                   std::vector<Event> ready, std::vector<Event> completed, Ahead ahead, std::string attachment)
+                   std::vector<Event> ready, std::vector<Event> completed, std::optional<RehearsedCopy> rehearsed,
+                   std::string attachment)
       : layout_(layout),
         options_(options),
         memory_(std::move(memory)),
         ready_(std::move(ready)),
         completed_(std::move(completed)),
-        ahead_(std::move(ahead)),
+        rehearsed_(std::move(rehearsed)),
         attachment_(std::move(attachment)) {}
 
   ~CudaImportedPool() override {
@@ -172,13 +154,7 @@ class CudaImportedPool final : public ImportedPool {
   bool lends() const override { return true; }
 
   void rehearse() override {
-    if (ahead_.rehearsed) ahead_.rehearsed->rehearse(options_.stream);
-  }
-
-  // The wait that read() begins with; nothing makes a turn come sooner. What fails here fails, and is told, when it is
-  // for real.
-  void takeTurn(SlotIndex filled) override {
-    if (ahead_.turn && waitReady(filled).ok()) ahead_.turn->record(options_.stream).IgnoreError();
+    if (rehearsed_) rehearsed_->rehearse(options_.stream);
   }
 
   StatusOr<void*> borrow(SlotIndex slot, uint64_t offset) override {
@@ -201,7 +177,7 @@ class CudaImportedPool final : public ImportedPool {
   }
 
  private:
-  // The record was submitted before it was told that this slot is filled. Whether it is complete is not asked
+  // The record was submitted before the fill of this slot was counted. Whether it is complete is not asked
   // first: where two contexts share a device, the wait is what makes this one's turn come while the copy is submitted.
   Status waitReady(SlotIndex slot) const {
     LATENTD_CHECK(memory_.has_value(), "a read after the pool was unmapped [C13]");
@@ -210,9 +186,7 @@ class CudaImportedPool final : public ImportedPool {
 
   StatusOr<bool> isIdle() const {
     LATENTD_ASSIGN_OR_RETURN(const bool read, allComplete(completed_));
-    if (!read) return false;
-    if (ahead_.turn) return ahead_.turn->complete();
-    return ahead_.rehearsed ? ahead_.rehearsed->complete() : StatusOr<bool>(true);
+    return read && rehearsed_ ? rehearsed_->complete() : StatusOr<bool>(read);
   }
 
   std::byte* at(SlotIndex slot, uint64_t offset) const {
@@ -226,7 +200,7 @@ class CudaImportedPool final : public ImportedPool {
   std::optional<cuda::ImportedMemory> memory_;
   std::vector<Event> ready_;      // by slot; imported
   std::vector<Event> completed_;  // by slot
-  Ahead ahead_;
+  std::optional<RehearsedCopy> rehearsed_;
   const std::string attachment_;
 };
 
@@ -257,10 +231,17 @@ StatusOr<std::shared_ptr<ImportedPool>> importCudaPool(const std::string& handle
                            cuda::ImportedMemory::open(device, rawAt<cuda::MemoryHandle>(handle, 0)));
   LATENTD_ASSIGN_OR_RETURN(std::vector<Event> completed, createEvents(device, layout.slots));
   LATENTD_ASSIGN_OR_RETURN(std::string attachment, exportEvents(completed));
-  LATENTD_ASSIGN_OR_RETURN(CudaImportedPool::Ahead ahead, CudaImportedPool::makeAhead(layout, device));
+  // Where contexts take turns on a device that both sides use, a copy would be a turn of this one, just when the
+  // producer's is to have it.
+  LATENTD_ASSIGN_OR_RETURN(const bool mps, cuda::isServedByMps(device));
+  const bool takes_turns = !mps && layout.device.index == static_cast<uint32_t>(device.value);
+  std::optional<RehearsedCopy> rehearsed;
+  if (!takes_turns && !layout.one_shot) {
+    LATENTD_ASSIGN_OR_RETURN(rehearsed, RehearsedCopy::make(device));
+  }
   return std::shared_ptr<ImportedPool>(std::make_shared<CudaImportedPool>(layout, options, std::move(memory),
                                                                           std::move(ready), std::move(completed),
-                                                                          std::move(ahead), std::move(attachment)));
+                                                                          std::move(rehearsed), std::move(attachment)));
 }
 
 }  // namespace latentd::channel

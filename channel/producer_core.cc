@@ -183,19 +183,16 @@ Status ProducerCore::stageLeaf(Draft& draft, uint32_t index, const WaitOptions& 
   draft.taken.push_back({*leaf.row, slot});
   ExportedPool* pool = nullptr;
   uint64_t copied_by = 0;
-  Generation generation;
   {
     MutexLock lock(mutex_);
-    Staging::Profile& profile = staging_.profile(*leaf.row);
-    pool = profile.pool.get();
-    copied_by = profile.slots.copiedBy(slot);
-    generation = profile.slots.nextGeneration(slot);
+    pool = staging_.profile(*leaf.row).pool.get();
+    copied_by = staging_.profile(*leaf.row).slots.copiedBy(slot);
   }
   LATENTD_FAULT_POINT(context_.faults, "channel.producer.filling");
   if (draft.taken.size() == 1) (void)sayComing();
   const HandoffTimer filling(wait, *context_.clock, HandoffPhase::kStaging, draft.sequence);
   LATENTD_RETURN_IF_ERROR(pool->fill(slot, 0, draft.leaves[index], copied_by));
-  control_->noteFilled({*leaf.row, slot, generation});
+  control_->noteFill(*leaf.row, slot);
   filling.end(leaf.desc.bytes());
   return absl::OkStatus();
 }
@@ -373,12 +370,8 @@ void ProducerCore::flushPeers() {
 
 void ProducerCore::giveBack(Draft& draft) {
   MutexLock lock(mutex_);
-  for (const Draft::Taken& taken : draft.taken) {
-    SlotPool& slots = staging_.row(taken.row);
-    slots.abandon(taken.slot);
-    // No record of what is in it follows.
-    control_->noteFilled({taken.row, taken.slot, slots.generation(taken.slot)});
-  }
+  for (const Draft::Taken& taken : draft.taken)
+    staging_.row(taken.row).abandon(taken.slot);
   staging_.unreserve(draft.reserved);
   changed_.notifyAll();
 }

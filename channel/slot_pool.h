@@ -18,8 +18,7 @@ class SlotPool {
 
   // Free -> filling; empty if no slot is free.
   std::optional<SlotIndex> tryAcquire();
-  // Of what was published in the slot last, and what publish() will make of it.
-  Generation generation(SlotIndex slot) const { return slots_[slot.value].generation; }
+  // The generation that publish() will give the slot.
   Generation nextGeneration(SlotIndex slot) const { return Generation(slots_[slot.value].generation.value + 1); }
   // Filling -> published, with the next generation.
   void publish(SlotIndex slot);

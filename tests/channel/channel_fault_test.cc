@@ -1,7 +1,6 @@
 #include <future>
 #include <limits>
 #include <random>
-#include <stop_token>
 
 #include "channel/fake_backend.h"
 #include "channel/limits.h"
@@ -114,44 +113,120 @@ TEST_CASE("channel: an artifact like the last is told by its slots alone, and an
   CHECK(kinds == "papappppa");
 }
 
-TEST_CASE("channel: an artifact is foreseen once all ranks have filled it, and not if one fails afterwards [C21]",
-          "[channel][fault]") {
-  ChannelSpec spec = smallSpec();
-  spec.producer_ranks = 2;
-  spec.producer_shard_dim = 0;
-  FakeRig it(spec);
-  const ArtifactTree part = leaf(floats({4, 8}));
-  const auto foreseen = [&] { return it.rig.consumer().stats().foreseen; };
-  // A receive() of number 1 that sees what there is, and is cancelled.
-  const auto look = [&] {
-    std::stop_source stop;
-    WaitOptions wait;
-    wait.cancel = stop.get_token();
-    auto looking = std::async(std::launch::async,
-                              [&] { return it.rig.consumer().receive(SequenceNumber(1), it.rig.cache(), wait); });
-    REQUIRE(eventually([&] { return it.rig.consumer().stats().pending == 1; }));
-    stop.request_stop();
-    CHECK(looking.get().status().code() == StatusCode::kCancelled);
-  };
-  for (const uint32_t rank : {0, 1})
-    REQUIRE(it.rig.publish(0, part, rank).ok());
-  REQUIRE(it.rig.receive(0).ok());
+// Two producer ranks with a half each; number 0 has been received, and messages of the producers are held.
+struct HalvesRig : FakeRig {
+  explicit HalvesRig(uint32_t slots = 2) : FakeRig(specOf(slots)) {
+    REQUIRE(publish(0, 0, 0).ok());
+    REQUIRE(publish(0, 1, 0).ok());
+    REQUIRE(rig.receive(0).ok());
+    REQUIRE(
+        eventually([&] { return rig.producer(0).stats().slots_in_use + rig.producer(1).stats().slots_in_use == 0; }));
+    fake->hold(Side::kProducer);
+  }
+  static ChannelSpec specOf(uint32_t slots) {
+    ChannelSpec spec = smallSpec();
+    spec.producer_ranks = 2;
+    spec.producer_shard_dim = 0;
+    spec.slots = slots;
+    return spec;
+  }
+  Status publish(uint64_t number, uint32_t rank, float first) { return rig.publish(number, leaf(half(first)), rank); }
+  // Of two leaves, and the second one fails when the first one is filled.
+  void failToPublish(uint64_t number, uint32_t rank) {
+    rig.faults().arm("channel.producer.filling", 1, [] { return absl::InternalError("injected"); });
+    REQUIRE_FALSE(rig.publish(number, dict({{"x", leaf(half(900))}, {"y", leaf(floats({2, 8}))}}), rank).ok());
+    rig.faults().disarm("channel.producer.filling");
+  }
+  std::future<StatusOr<ArtifactTree>> receive(uint64_t number) {
+    auto received = std::async(std::launch::async, [this, number] { return rig.receive(number); });
+    REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
+    return received;
+  }
+  bool readAhead(uint64_t times) {
+    return eventually([&] { return rig.consumer().stats().read_ahead == times; });
+  }
+  // `reread`: how often an artifact had to be read again so far.
+  void check(std::future<StatusOr<ArtifactTree>> received, const TensorView& upper, const TensorView& lower,
+             uint64_t reread) {
+    fake->release(Side::kProducer);
+    const auto got = received.get();
+    REQUIRE(got.status().ToString() == "OK");
+    std::vector<float> expected = elementsOf<float>(upper);
+    const std::vector<float> rest = elementsOf<float>(lower);
+    expected.insert(expected.end(), rest.begin(), rest.end());
+    CHECK(elementsOf<float>(*got->getIf<TensorView>()) == expected);
+    CHECK(rig.consumer().stats().reread == reread);
+  }
+  static TensorView half(float first) { return floats({4, 8}, first); }
+};
 
-  it.fake->hold(Side::kProducer);
-  REQUIRE(it.rig.publish(1, part, 0).ok());
-  look();
-  CHECK(foreseen() == 0);
-  it.rig.faults().arm("channel.producer.filling", 1, [] { return absl::InternalError("injected"); });
-  REQUIRE_FALSE(it.rig.publish(1, dict({{"x", part}, {"y", leaf(floats({2, 8}))}}), 1).ok());
-  it.rig.faults().disarm("channel.producer.filling");
-  look();
-  CHECK(foreseen() == 0);
-  REQUIRE(it.rig.publish(1, part, 1).ok());
-  auto received = std::async(std::launch::async, [&] { return it.rig.receive(1); });
-  CHECK(eventually([&] { return foreseen() == 1; }));
-  it.fake->release(Side::kProducer);
-  REQUIRE(received.get().ok());
-  CHECK(foreseen() == 1);
+TEST_CASE("channel: what all ranks have filled is read before its records come, and once [C21]", "[channel][fault]") {
+  HalvesRig it;
+  auto received = it.receive(1);
+  REQUIRE(it.publish(1, 0, 10).ok());
+  REQUIRE(it.publish(1, 1, 20).ok());
+  REQUIRE(it.readAhead(1));
+  it.check(std::move(received), it.half(10), it.half(20), 0);
+  CHECK(it.rig.consumer().stats().read_ahead == 1);
+  CHECK(it.rig.consumer().stats().bytes_read == 2 * 8 * 8 * 4);
+  CHECK(eventually([&] { return it.rig.producer(1).stats().copied_acks == 2; }));
+}
+
+TEST_CASE("channel: what was read ahead and is not what was published is read again [C2][C21]", "[channel][fault]") {
+  SECTION("a publication failed after its fill, and the next one took another slot") {
+    HalvesRig it;
+    auto received = it.receive(1);
+    REQUIRE(it.publish(1, 0, 10).ok());
+    it.failToPublish(1, 1);
+    REQUIRE(it.readAhead(1));
+    REQUIRE(it.publish(1, 1, 20).ok());
+    it.check(std::move(received), it.half(10), it.half(20), 1);
+  }
+  SECTION("the next one took the same slot, as the same generation") {
+    HalvesRig it(1);
+    auto received = it.receive(1);
+    REQUIRE(it.publish(1, 0, 10).ok());
+    it.failToPublish(1, 1);
+    REQUIRE(it.readAhead(1));
+    REQUIRE(it.publish(1, 1, 20).ok());
+    it.check(std::move(received), it.half(10), it.half(20), 1);
+  }
+  SECTION("it was the number before, which nobody wants") {
+    HalvesRig it(1);
+    REQUIRE(it.rig.consumer().discard(SequenceNumber(1), "cancelled").ok());
+    auto received = std::async(std::launch::async, [&] { return it.rig.receive(2); });
+    REQUIRE(eventually([&] { return it.rig.consumer().stats().pending == 2; }));
+    for (const uint32_t rank : {0, 1})
+      REQUIRE(it.publish(1, rank, 900).ok());
+    REQUIRE(it.readAhead(1));
+    it.fake->release(Side::kProducer);
+    for (const uint32_t rank : {0, 1})
+      REQUIRE(it.publish(2, rank, 10 + 10 * static_cast<float>(rank)).ok());
+    it.check(std::move(received), it.half(10), it.half(20), it.rig.consumer().stats().reread);
+  }
+  SECTION("the next one has another shape") {
+    HalvesRig it;
+    auto received = it.receive(1);
+    REQUIRE(it.publish(1, 0, 10).ok());
+    it.failToPublish(1, 1);
+    REQUIRE(it.readAhead(1));
+    const TensorView shorter = floats({3, 8}, 20);
+    REQUIRE(it.rig.publish(1, leaf(shorter), 1).ok());
+    it.check(std::move(received), it.half(10), shorter, 1);
+  }
+  SECTION("a rank gave the number up") {
+    HalvesRig it;
+    auto received = it.receive(1);
+    REQUIRE(it.publish(1, 0, 10).ok());
+    it.failToPublish(1, 1);
+    REQUIRE(it.readAhead(1));
+    REQUIRE(it.rig.producer(1).abort(SequenceNumber(1), absl::InternalError("gave up")).ok());
+    it.fake->release(Side::kProducer);
+    CHECK(received.get().status().message() == "gave up");
+    REQUIRE(it.publish(2, 0, 30).ok());
+    REQUIRE(it.publish(2, 1, 40).ok());
+    it.check(it.receive(2), it.half(30), it.half(40), 0);
+  }
 }
 
 TEST_CASE("channel: what says that it is like the last artifact, and is not, ends the channel [C8][C20]",
