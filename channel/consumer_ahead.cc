@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "channel/consumer_core.h"
@@ -39,6 +40,25 @@ void ConsumerCore::noteFills(Source& source, const Record& record) {
     source.known_fills[size_t{ref.row.value} * spec_.slots + ref.slot.value] = source.control->fills(ref.row, ref.slot);
 }
 
+bool ConsumerCore::mayBeFilled(SequenceNumber sequence) const {
+  if (plan_ == nullptr || !context_.backend->asynchronous()) return false;
+  const Artifact& artifact = artifacts_.at(sequence);
+  for (size_t p = 0; p < sources_.size(); ++p) {
+    if (artifact.records[p] != nullptr) continue;
+    const auto& leaves = plan_->shapes[p]->leaves;
+    const auto first =
+        std::find_if(leaves.begin(), leaves.end(), [](const auto& leaf) { return leaf.row.has_value(); });
+    if (first == leaves.end()) continue;
+    bool any = false;
+    for (uint32_t slot = 0; slot < spec_.slots; ++slot) {
+      const uint64_t known = sources_[p].known_fills[size_t{first->row->value} * spec_.slots + slot];
+      any = any || sources_[p].control->fills(*first->row, SlotIndex(slot)) != known;
+    }
+    if (!any) return false;
+  }
+  return true;
+}
+
 std::shared_ptr<const Record> ConsumerCore::guessRecord(size_t rank, SequenceNumber sequence,
                                                         std::vector<uint64_t>& fills) const {
   const Source& source = sources_[rank];
@@ -61,7 +81,7 @@ std::shared_ptr<const Record> ConsumerCore::guessRecord(size_t rank, SequenceNum
 }
 
 std::optional<ConsumerCore::Guess> ConsumerCore::guess(SequenceNumber sequence) const {
-  if (plan_ == nullptr || !context_.backend->asynchronous()) return std::nullopt;
+  if (!mayBeFilled(sequence)) return std::nullopt;
   const Artifact& artifact = artifacts_.at(sequence);
   Guess guess{{artifact.records, plan_}, std::vector<std::vector<uint64_t>>(sources_.size())};
   bool any = false;

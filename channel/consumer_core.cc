@@ -17,6 +17,9 @@ namespace {
 
 // How often a waiting call looks whether its peers move: often enough that a time-out is late by little.
 constexpr std::chrono::milliseconds kLookMax{100};
+// How often a call that looks for what is about to come looks at the words of memory before it reads its sockets, which
+// takes as long as all of these.
+constexpr int kLooksARound = 100;
 
 }  // namespace
 
@@ -204,7 +207,10 @@ Status ConsumerCore::waitOnce(SequenceNumber sequence, const WaitOptions& wait, 
     return absl::OkStatus();
   }
   if (now < look_until_) {
-    letOthersRun();
+    bool filled = false;
+    for (int look = 0; look < kLooksARound && !filled; ++look)
+      filled = mayBeFilled(sequence);
+    if (!filled) letOthersRun();
   } else {
     sleepUntilReadable(look);
   }

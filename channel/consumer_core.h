@@ -167,6 +167,8 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   // The same: if all slots of an artifact like the last are filled, reads them. Another guess takes the place of the
   // last.
   bool readIfFilled(Ahead& ahead, SequenceNumber sequence, const WaitOptions& wait) REQUIRES(mutex_);
+  // By the first leaf of each rank alone: cheap, for a call that looks.
+  bool mayBeFilled(SequenceNumber sequence) const REQUIRES(mutex_);
   std::optional<Guess> guess(SequenceNumber sequence) const REQUIRES(mutex_);
   // The record of what this rank has filled like the last time and not published, as far as is known here, with counts.
   std::shared_ptr<const Record> guessRecord(size_t rank, SequenceNumber sequence, std::vector<uint64_t>& fills) const

@@ -28,6 +28,20 @@ at::Device torchDevice(const Device& device) {
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.index));
 }
 
+// Tells an owner that is a tensor from any other.
+struct TensorDeleter {
+  void operator()(at::Tensor* tensor) const { delete tensor; }
+};
+
+// The tensor that the view was made of, if it is all of it: a received one, whose target torch allocated.
+const at::Tensor* wholeOf(const TensorView& view) {
+  if (std::get_deleter<TensorDeleter>(view.owner) == nullptr) return nullptr;
+  const auto* tensor = static_cast<const at::Tensor*>(view.owner.get());
+  const bool whole = tensor->data_ptr() == view.data && tensor->sizes() == view.shape &&
+                     tensor->strides() == view.strides && toDType(tensor->scalar_type()) == view.dtype;
+  return whole ? tensor : nullptr;
+}
+
 StatusOr<ArtifactTree> plainArtifact(const TensorTree& tree) {
   Status status;
   ArtifactTree artifact = tree.mapLeaves<TensorView>([&](const at::Tensor& tensor) {
@@ -89,11 +103,12 @@ StatusOr<TensorView> toView(const at::Tensor& tensor) {
   view.strides = tensor.strides().vec();
   view.data = tensor.data_ptr();
   if (tensor.is_cuda()) view.device = {DeviceType::kCuda, static_cast<uint32_t>(tensor.get_device())};
-  view.owner = std::make_shared<at::Tensor>(tensor);
+  view.owner = std::shared_ptr<at::Tensor>(new at::Tensor(tensor), TensorDeleter());
   return view;
 }
 
 StatusOr<at::Tensor> toTensor(const TensorView& view) {
+  if (const at::Tensor* whole = wholeOf(view)) return *whole;
   const at::ScalarType type = toScalarType(view.dtype);
   if (type == at::ScalarType::Undefined) return absl::InvalidArgumentError("a received tensor has no element type");
   const auto options = at::TensorOptions().dtype(type).device(torchDevice(view.device));

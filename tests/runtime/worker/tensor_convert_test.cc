@@ -29,6 +29,22 @@ TEST_CASE("tensor conversion: no copy in either direction, strides included", "[
   CHECK(at::equal(back, tensor));
 }
 
+TEST_CASE("tensor conversion: a view that is all of a tensor becomes that tensor again", "[worker]") {
+  const at::Tensor tensor = at::arange(24, at::kFloat).reshape({4, 6});
+  const TensorView view = toView(tensor).value();
+  CHECK(toTensor(view)->is_same(tensor));
+  TensorView part = view;
+  part.shape = {2, 6};
+  CHECK(at::equal(*toTensor(part), tensor.slice(0, 0, 2)));
+  part = view;
+  part.shape = {6, 4};
+  part.strides = {1, 6};
+  CHECK(at::equal(*toTensor(part), tensor.t()));
+  part = toView(tensor.slice(0, 1, 3)).value();
+  part.data = tensor.data_ptr();
+  CHECK(at::equal(*toTensor(part), tensor.slice(0, 0, 2)));
+}
+
 TEST_CASE("tensor conversion: every dtype of the wire survives", "[worker]") {
   for (uint8_t number = 1; number <= 8; ++number) {
     const auto dtype = static_cast<DType>(number);
