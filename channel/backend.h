@@ -100,10 +100,11 @@ class ImportedPool {
   // The first element of the dense tensor at `offset`, ordered after the slot is ready.
   virtual StatusOr<void*> borrow(SlotIndex slot, uint64_t offset) = 0;
   // read() is about to be called by a thread that has slept: what the driver does for it. Touches no slot, and is no
-  // work for a device that the producer needs.
+  // turn for this process on a device where the producer's is due.
   virtual void rehearse() {}
-  // Records the completion of everything read from the slot: before +generation, never before -generation. Where the
-  // exporter has no event of ours to wait for (a one-shot buffer, a CPU producer), waits for it, within a deadline.
+  // Records the completion of everything read from the slot: before +generation; before -generation only if it was read
+  // ahead in vain. Where the exporter has no event of ours to wait for (a one-shot buffer, a CPU producer), waits for
+  // it, within a deadline.
   virtual Status complete(SlotIndex slot) = 0;
   // Unmaps, once no submitted read uses the memory: no read() or borrow() follows. This side's events stay. Never
   // blocks: false while the device still works, so ask again.

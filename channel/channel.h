@@ -172,7 +172,8 @@ StatusOr<std::unique_ptr<Producer>> openProducer(const ChannelSpec& spec, Rank r
 // ---- consumer ----------------------------------------------------------------------------------------------
 
 // Where receive() puts tensors. Thread: the caller of receive(). It may be called while nothing has arrived yet, for
-// what is expected: such a tensor goes unused if something else comes.
+// what is expected: if something else comes, such a tensor goes unused, or is let go of while a device still writes it.
+// So its memory may be used again in the order of the stream in which the channel copies.
 class Allocator {
  public:
   virtual ~Allocator() = default;

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "channel/consumer_core.h"
-#include "channel/handoff_timer.h"
+#include "channel/handoff_observer.h"
 
 // The part of ConsumerCore that gets ready for an artifact, and reads it, before its records are there.
 namespace latentd::channel {
@@ -23,6 +23,7 @@ bool ConsumerCore::prepareIfComing(Ahead& ahead) {
 
 void ConsumerCore::makeTargetsAhead(const std::shared_ptr<const Plan>& plan, Ahead& ahead) const {
   if (ahead.targets.plan == plan) return;
+  ahead.submitted.reset();
   ahead.targets = {};  // before others take memory
   // What fails now fails, and is told, when it is for real; whatever it throws, a waiting call unwinds with its lock.
   try {
@@ -35,16 +36,13 @@ void ConsumerCore::makeTargetsAhead(const std::shared_ptr<const Plan>& plan, Ahe
 
 // ---- what is filled ---------------------------------------------------------------------------------------------
 
-void ConsumerCore::noteFills(Source& source, const Record& record) {
-  for (const SlotRef& ref : record.slots)
-    source.known_fills[size_t{ref.row.value} * spec_.slots + ref.slot.value] = source.control->fills(ref.row, ref.slot);
-}
-
 bool ConsumerCore::mayBeFilled(SequenceNumber sequence) const {
-  if (plan_ == nullptr || !context_.backend->asynchronous()) return false;
+  if (plan_ == nullptr || !guesses_ || !context_.backend->asynchronous()) return false;
   const Artifact& artifact = artifacts_.at(sequence);
+  bool all_there = true;
   for (size_t p = 0; p < sources_.size(); ++p) {
     if (artifact.records[p] != nullptr) continue;
+    all_there = false;
     const auto& leaves = plan_->shapes[p]->leaves;
     const auto first =
         std::find_if(leaves.begin(), leaves.end(), [](const auto& leaf) { return leaf.row.has_value(); });
@@ -56,7 +54,7 @@ bool ConsumerCore::mayBeFilled(SequenceNumber sequence) const {
     }
     if (!any) return false;
   }
-  return true;
+  return !all_there;
 }
 
 std::shared_ptr<const Record> ConsumerCore::guessRecord(size_t rank, SequenceNumber sequence,
@@ -98,38 +96,49 @@ std::optional<ConsumerCore::Guess> ConsumerCore::guess(SequenceNumber sequence) 
 
 // ---- reading it -------------------------------------------------------------------------------------------------
 
-bool ConsumerCore::readIfFilled(Ahead& ahead, SequenceNumber sequence, const WaitOptions& wait) {
+bool ConsumerCore::readIfFilled(Ahead& ahead, SequenceNumber sequence) {
+  if (!mayBeFilled(sequence)) return false;
+  // What is filled after something that was guessed: the record of that was sent before, and tells what it is.
+  if (ahead.submitted && readSources()) return true;
   std::optional<Guess> found = guess(sequence);
   if (!found) return false;
-  for (size_t p = 0; p < sources_.size(); ++p)
-    noteFills(sources_[p], *found->claim.records[p]);
-  ++readers_;  // pools stay mapped
+  for (size_t p = 0; p < sources_.size(); ++p) {
+    for (size_t i = 0; i < found->fills[p].size(); ++i) {
+      const SlotRef& ref = found->claim.records[p]->slots[i];
+      sources_[p].known_fills[size_t{ref.row.value} * spec_.slots + ref.slot.value] = found->fills[p][i];
+    }
+  }
+  ++readers_;
   mutex_.unlock();
-  readAhead(ahead, *std::move(found), wait);
+  readAhead(ahead, *std::move(found));
   mutex_.lock();
   --readers_;
-  if (ahead.read) ++stats_.read_ahead;
+  if (ahead.submitted) ++stats_.read_ahead;
   advanceRetireLocked();
   return true;
 }
 
-void ConsumerCore::readAhead(Ahead& ahead, Guess guess, const WaitOptions& wait) {
-  ahead.read.reset();
+void ConsumerCore::readAhead(Ahead& ahead, Guess guess) {
   makeTargetsAhead(guess.claim.plan, ahead);
+  ahead.submitted.reset();
   if (ahead.targets.plan != guess.claim.plan) return;
-  const HandoffTimer copying(wait, *context_.clock, HandoffPhase::kCopy, guess.claim.records[0]->sequence);
-  const Status read = readInto(ahead.targets, guess.claim);
+  guess.start = context_.clock->now();
+  // What fails now fails, and is told, when it is for real; a waiting call unwinds with its lock.
+  Status read = absl::InternalError("thrown");
+  try {
+    read = readInto(ahead.targets, guess.claim, "channel.consumer.reading_ahead");
+  } catch (...) {
+  }
   // Also of copies that were submitted before one that failed, and may still run.
   const Status completed = completeReads(guess.claim);
-  // What failed is told when it fails again.
   if (!read.ok() || !completed.ok()) return;
-  copying.end(guess.claim.plan->bytes);
-  ahead.read = std::move(guess);
+  guess.end = context_.clock->now();
+  ahead.submitted = std::move(guess);
 }
 
-bool ConsumerCore::takeAhead(const Ahead& ahead, const Claim& claim) {
-  if (!ahead.read) return false;
-  const Guess& guess = *ahead.read;
+bool ConsumerCore::takeAhead(const Ahead& ahead, const Claim& claim, const WaitOptions& wait) {
+  if (!ahead.submitted) return false;
+  const Guess& guess = *ahead.submitted;
   bool same = claim.plan == guess.claim.plan;
   for (size_t p = 0; same && p < claim.records.size(); ++p) {
     const std::vector<SlotRef>& slots = claim.records[p]->slots;
@@ -139,9 +148,16 @@ bool ConsumerCore::takeAhead(const Ahead& ahead, const Claim& claim) {
     for (size_t i = 0; same && i < guess.fills[p].size(); ++i)
       same = controls_[p].fills(slots[i].row, slots[i].slot) == guess.fills[p][i];
   }
-  if (same) return true;
+  if (same) {
+    if (wait.observer != nullptr) {
+      wait.observer->onSpan(
+          {HandoffPhase::kCopy, claim.records[0]->sequence, guess.start, guess.end, claim.plan->bytes});
+    }
+    return true;
+  }
   MutexLock lock(mutex_);
   ++stats_.reread;
+  guesses_ = false;
   return false;
 }
 

@@ -17,8 +17,8 @@ namespace {
 
 // How often a waiting call looks whether its peers move: often enough that a time-out is late by little.
 constexpr std::chrono::milliseconds kLookMax{100};
-// How often a call that looks for what is about to come looks at the words of memory before it reads its sockets, which
-// takes as long as all of these.
+// How often a call that looks for what is about to come looks at words of memory before it lets others run and reads
+// its sockets: a microsecond or two, which is what those take.
 constexpr int kLooksARound = 100;
 
 }  // namespace
@@ -57,7 +57,7 @@ StatusOr<ConsumerCore::Copied> ConsumerCore::copy(SequenceNumber sequence, Alloc
   Ahead ahead(allocator);
   LATENTD_ASSIGN_OR_RETURN(Claim claim, await(sequence, ArtifactState::kCopying, &ahead, wait));
   waiting.end();
-  if (takeAhead(ahead, claim)) return Copied{std::move(ahead.targets.tree), std::move(claim)};
+  if (takeAhead(ahead, claim, wait)) return Copied{std::move(ahead.targets.tree), std::move(claim)};
   const HandoffTimer copying(wait, *context_.clock, HandoffPhase::kCopy, sequence);
   StatusOr<ArtifactTree> tree = ArtifactTree();
   try {
@@ -156,12 +156,11 @@ bool ConsumerCore::hasArrived(SequenceNumber sequence) const {
 
 Status ConsumerCore::waitArrived(SequenceNumber sequence, Ahead* ahead, const WaitOptions& wait) {
   readSources();
-  std::vector<ProgressWatch> watches;
+  Waiting waiting{sequence, ahead, wait, {}};
   Status waited;
-  bool reads = false;  // this call, and not another one that waits
   while (waited.ok() && failure_.ok() && !hasArrived(sequence)) {
-    if (!reads && !reading_) {
-      reads = reading_ = true;
+    if (!waiting.reads && !reading_) {
+      waiting.reads = reading_ = true;
       setMuted(true);
       // Where somebody announces, it may have been said before anybody waited.
       if (announces_) {
@@ -169,11 +168,12 @@ Status ConsumerCore::waitArrived(SequenceNumber sequence, Ahead* ahead, const Wa
         coming_ = true;
       }
     }
-    // What either did outside the lock, the channel may have ended meanwhile, and the number with it.
-    if (ahead != nullptr && (prepareIfComing(*ahead) || (reads && readIfFilled(*ahead, sequence, wait)))) continue;
-    waited = waitOnce(sequence, wait, watches, reads);
+    // What either does outside the lock, the channel may end meanwhile, and the number with it.
+    if (ahead != nullptr && prepareIfComing(*ahead)) continue;
+    const bool read = ahead != nullptr && waiting.reads && readIfFilled(*ahead, sequence);
+    if (failure_.ok()) waited = waitOnce(waiting, read);
   }
-  if (reads) {
+  if (waiting.reads) {
     reading_ = false;
     setMuted(false);
     // Another call may take over.
@@ -182,40 +182,48 @@ Status ConsumerCore::waitArrived(SequenceNumber sequence, Ahead* ahead, const Wa
   return failure_.ok() ? waited : failure_;
 }
 
-Status ConsumerCore::waitOnce(SequenceNumber sequence, const WaitOptions& wait, std::vector<ProgressWatch>& watches,
-                              bool reads) {
-  const auto what = [&] { return "waiting for number " + std::to_string(sequence.value) + " of " + spec_.edge; };
+Status ConsumerCore::waitOnce(Waiting& waiting, bool at_once) {
+  const WaitOptions& wait = waiting.options;
+  const auto what = [&] {
+    return "waiting for number " + std::to_string(waiting.sequence.value) + " of " + spec_.edge;
+  };
   if (wait.cancel.stop_requested()) return makeStatus(absl::StatusCode::kCancelled, what() + ": cancelled");
   const Clock::TimePoint now = context_.clock->now();
   if (wait.deadline && now >= *wait.deadline) {
     return makeStatus(absl::StatusCode::kDeadlineExceeded, what() + ": the caller's deadline passed");
   }
-  const uint64_t ended_by = artifacts_.at(sequence).ended_by;
+  const uint64_t ended_by = artifacts_.at(waiting.sequence).ended_by;
   for (size_t p = 0; p < sources_.size(); ++p) {
     const uint64_t word = sources_[p].control->producerProgress();
-    if (watches.size() == p) watches.emplace_back(*context_.clock, word);
-    if ((ended_by >> p & 1) != 0 || watches[p].still(word) < spec_.progress_timeout) continue;
+    if (waiting.watches.size() == p) waiting.watches.emplace_back(*context_.clock, word);
+    if ((ended_by >> p & 1) != 0 || waiting.watches[p].still(word) < spec_.progress_timeout) continue;
     failLocked(makeStatus(absl::StatusCode::kDeadlineExceeded, what() + ": " + describe(p) + " made no progress for " +
                                                                    std::to_string(spec_.progress_timeout.count()) +
                                                                    " ms"));
     return failure_;
   }
-  Clock::Duration look = std::min<Clock::Duration>(kLookMax, spec_.progress_timeout / 4);
-  if (wait.deadline) look = std::min<Clock::Duration>(look, *wait.deadline - now);
-  if (!reads) {
-    changed_.waitUntil(mutex_, std::chrono::steady_clock::now() + look);
+  Clock::Duration longest = std::min<Clock::Duration>(kLookMax, spec_.progress_timeout / 4);
+  if (wait.deadline) longest = std::min<Clock::Duration>(longest, *wait.deadline - now);
+  if (!waiting.reads) {
+    changed_.waitUntil(mutex_, std::chrono::steady_clock::now() + longest);
     return absl::OkStatus();
   }
-  if (now < look_until_) {
-    bool filled = false;
-    for (int look = 0; look < kLooksARound && !filled; ++look)
-      filled = mayBeFilled(sequence);
-    if (!filled) letOthersRun();
-  } else {
-    sleepUntilReadable(look);
+  if (!at_once && now >= look_until_) {
+    sleepUntilReadable(longest);
+  } else if (!at_once) {
+    lookAround(waiting);
   }
   if (readSources()) changed_.notifyAll();
   return absl::OkStatus();
+}
+
+void ConsumerCore::lookAround(const Waiting& waiting) {
+  if (waiting.ahead != nullptr && !mayBeFilled(waiting.sequence)) {
+    for (int round = 0; round < kLooksARound; ++round) {
+      if (mayBeFilled(waiting.sequence)) return;
+    }
+  }
+  letOthersRun();
 }
 
 void ConsumerCore::letOthersRun() {

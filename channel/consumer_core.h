@@ -117,8 +117,10 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   // What an artifact is that a waiting call sees to be filled, and whose records are on their way: most likely.
   struct Guess {
     Claim claim;  // records that are made up, or have come
-    std::vector<std::vector<uint64_t>>
-        fills;  // by rank and slot of its record: counts; empty of records that have come
+    // By rank and slot of its record: counts. Empty of records that have come.
+    std::vector<std::vector<uint64_t>> fills;
+    Clock::TimePoint start{};  // of submitting its copies
+    Clock::TimePoint end{};
   };
 
   // What a call that will copy has done while it waits.
@@ -126,7 +128,16 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
     explicit Ahead(Allocator& the_allocator) : allocator(the_allocator) {}
     Allocator& allocator;
     Targets targets;
-    std::optional<Guess> read;  // into the targets, to its end in stream order
+    std::optional<Guess> submitted;  // what is read into the targets, to its end in stream order
+  };
+
+  // A call that waits.
+  struct Waiting {
+    const SequenceNumber sequence;
+    Ahead* const ahead;  // of a call that will copy
+    const WaitOptions& options;
+    std::vector<ProgressWatch> watches;  // of the ranks
+    bool reads = false;                  // the sockets are this call's to read
   };
 
   // An artifact out of its slots, whose reads are complete in stream order and not acknowledged.
@@ -141,9 +152,9 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
       EXCLUDES(mutex_);
   Status waitArrived(SequenceNumber sequence, Ahead* ahead, const WaitOptions& wait) REQUIRES(mutex_);
   bool hasArrived(SequenceNumber sequence) const REQUIRES(mutex_);
-  // `reads`: the sockets are this call's to read.
-  Status waitOnce(SequenceNumber sequence, const WaitOptions& wait, std::vector<ProgressWatch>& watches, bool reads)
-      REQUIRES(mutex_);
+  // `at_once`: without looking or sleeping first.
+  Status waitOnce(Waiting& waiting, bool at_once) REQUIRES(mutex_);
+  void lookAround(const Waiting& waiting) REQUIRES(mutex_);
   void letOthersRun() REQUIRES(mutex_);
   void sleepUntilReadable(Clock::Duration longest) REQUIRES(mutex_);
   // True if anything came.
@@ -166,18 +177,16 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   void makeTargetsAhead(const std::shared_ptr<const Plan>& plan, Ahead& ahead) const EXCLUDES(mutex_);
   // The same: if all slots of an artifact like the last are filled, reads them. Another guess takes the place of the
   // last.
-  bool readIfFilled(Ahead& ahead, SequenceNumber sequence, const WaitOptions& wait) REQUIRES(mutex_);
+  bool readIfFilled(Ahead& ahead, SequenceNumber sequence) REQUIRES(mutex_);
   // By the first leaf of each rank alone: cheap, for a call that looks.
   bool mayBeFilled(SequenceNumber sequence) const REQUIRES(mutex_);
   std::optional<Guess> guess(SequenceNumber sequence) const REQUIRES(mutex_);
   // The record of what this rank has filled like the last time and not published, as far as is known here, with counts.
   std::shared_ptr<const Record> guessRecord(size_t rank, SequenceNumber sequence, std::vector<uint64_t>& fills) const
       REQUIRES(mutex_);
-  // What is counted now in these slots is known: to be published, or to be guessed.
-  void noteFills(Source& source, const Record& record) REQUIRES(mutex_);
-  void readAhead(Ahead& ahead, Guess guess, const WaitOptions& wait) EXCLUDES(mutex_);
+  void readAhead(Ahead& ahead, Guess guess) EXCLUDES(mutex_);
   // True if what was read ahead is what the claim says.
-  bool takeAhead(const Ahead& ahead, const Claim& claim) EXCLUDES(mutex_);
+  bool takeAhead(const Ahead& ahead, const Claim& claim, const WaitOptions& wait) EXCLUDES(mutex_);
 
   // ---- consumer_reads.cc: what to read, and reading it ----------------------------------------------------------
   StatusOr<Claim> claim(const Artifact& artifact) REQUIRES(mutex_);
@@ -186,7 +195,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   StatusOr<std::shared_ptr<ImportedPool>> poolOf(const Record& record, size_t rank, size_t leaf, Plan& plan)
       REQUIRES(mutex_);
   StatusOr<Targets> makeTargets(std::shared_ptr<const Plan> plan, Allocator& allocator) const EXCLUDES(mutex_);
-  Status readInto(const Targets& targets, const Claim& claim) const EXCLUDES(mutex_);
+  Status readInto(const Targets& targets, const Claim& claim, std::string_view fault_point) const EXCLUDES(mutex_);
   // Into `targets`, if they are of the claim's plan.
   StatusOr<ArtifactTree> copyOut(const Claim& claim, Allocator& allocator, Targets targets) EXCLUDES(mutex_);
   StatusOr<ArtifactTree> lend(const Claim& claim) EXCLUDES(mutex_);
@@ -247,9 +256,10 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   std::vector<Source> sources_ GUARDED_BY(mutex_);                   // by publishing rank
   std::map<SequenceNumber, Artifact> artifacts_ GUARDED_BY(mutex_);  // at most kPendingArtifactsMax
   SequenceSet ended_ GUARDED_BY(mutex_);
-  uint32_t readers_ GUARDED_BY(mutex_) = 0;  // artifacts being copied or borrowed: pools stay mapped for them
+  uint32_t readers_ GUARDED_BY(mutex_) = 0;  // artifacts being copied, ahead too, or borrowed: pools stay mapped
   DrainLook drain_look_ GUARDED_BY(mutex_);
   std::shared_ptr<const Plan> plan_ GUARDED_BY(mutex_);  // the last one without a one-shot buffer
+  bool guesses_ GUARDED_BY(mutex_) = true;               // not after a wrong guess, until a record is like its last
   bool announces_ GUARDED_BY(mutex_) = false;            // somebody does
   Clock::TimePoint look_until_ GUARDED_BY(mutex_){};     // until then a publication is about to arrive
   bool coming_ GUARDED_BY(mutex_) = false;               // and nobody has prepared for it

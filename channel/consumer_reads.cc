@@ -119,18 +119,18 @@ StatusOr<ArtifactTree> ConsumerCore::copyOut(const Claim& claim, Allocator& allo
     targets = {};  // before others take memory
     LATENTD_ASSIGN_OR_RETURN(targets, makeTargets(claim.plan, allocator));
   }
-  LATENTD_RETURN_IF_ERROR(readInto(targets, claim));
+  LATENTD_RETURN_IF_ERROR(readInto(targets, claim, "channel.consumer.copying"));
   return std::move(targets.tree);
 }
 
-Status ConsumerCore::readInto(const Targets& targets, const Claim& claim) const {
+Status ConsumerCore::readInto(const Targets& targets, const Claim& claim, std::string_view fault_point) const {
   const Plan& plan = *claim.plan;
   for (size_t i = 0; i < plan.leaves.size(); ++i) {
     const TensorView& target = targets.views[i];
     for (const CopyRegion& region : plan.leaves[i].regions) {
       const Record& record = *claim.records[region.source_rank];
       const RecordShape::Leaf& part = record.shape->leaves[i];
-      LATENTD_FAULT_POINT(context_.faults, "channel.consumer.copying");
+      LATENTD_FAULT_POINT(context_.faults, fault_point);
       CopyRegion aimed = region;
       // Planned for a dense target; the allocator may have chosen other strides.
       if (!isContiguous(target)) aimed.aimAt(target.strides);

@@ -211,6 +211,7 @@ Status ConsumerCore::onMessage(size_t rank, const v1::Message& message, Frame& f
     }
     case v1::Message::kAgain: {
       LATENTD_ASSIGN_OR_RETURN(Record record, parseAgain(message.again(), source.last_shape, spec_));
+      guesses_ = true;
       return onRecord(rank, std::move(record), nullptr, frame);
     }
     case v1::Message::kAborted:
@@ -258,7 +259,8 @@ Status ConsumerCore::checkGenerations(size_t rank, const Record& record, bool& s
     }
     last = ref.generation.value;
   }
-  noteFills(source, record);
+  for (const SlotRef& ref : record.slots)
+    source.known_fills[size_t{ref.row.value} * spec_.slots + ref.slot.value] = source.control->fills(ref.row, ref.slot);
   return absl::OkStatus();
 }
 

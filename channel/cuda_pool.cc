@@ -233,7 +233,7 @@ StatusOr<std::shared_ptr<ImportedPool>> importCudaPool(const std::string& handle
   LATENTD_ASSIGN_OR_RETURN(std::string attachment, exportEvents(completed));
   // Where contexts take turns on a device that both sides use, a copy would be a turn of this one, just when the
   // producer's is to have it.
-  LATENTD_ASSIGN_OR_RETURN(const bool mps, cuda::isServedByMps(device));
+  const bool mps = cuda::isServedByMps(device).value_or(false);
   const bool takes_turns = !mps && layout.device.index == static_cast<uint32_t>(device.value);
   std::optional<RehearsedCopy> rehearsed;
   if (!takes_turns && !layout.one_shot) {

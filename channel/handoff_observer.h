@@ -13,7 +13,7 @@ enum class HandoffPhase {
   kStaging,      // publish(): one tensor into its slot
   kPublish,      // publish() as a whole
   kInputWait,    // receive(), take(), borrow(): until the artifact was there
-  kCopy,         // receive(), take(): out of the slots
+  kCopy,         // receive(), take(): out of the slots; while the artifact was waited for, if it was read ahead
   kAcknowledge,  // receive(): giving the slots back
 };
 

@@ -1,6 +1,7 @@
 #include <future>
 #include <limits>
 #include <random>
+#include <stdexcept>
 
 #include "channel/fake_backend.h"
 #include "channel/limits.h"
@@ -241,6 +242,87 @@ TEST_CASE("channel: what was read ahead and is not what was published is read ag
     REQUIRE(it.publish(2, 1, 40).ok());
     it.check(it.rig.receive(2), it.half(30), it.half(40));
   }
+}
+
+// One producer rank; number 0 has been received, messages of the producer are held, and number 1 is waited for.
+struct WaitingRig : FakeRig {
+  explicit WaitingRig(FaultPoints::Action while_reading_ahead) {
+    REQUIRE(publish(0).ok());
+    REQUIRE(rig.receive(0).ok());
+    rig.faults().arm("channel.consumer.reading_ahead", 0, std::move(while_reading_ahead));
+    fake->hold(Side::kProducer);
+    received = std::async(std::launch::async, [this] { return rig.receive(1); });
+    REQUIRE(eventually([&] { return rig.consumer().stats().pending == 1; }));
+  }
+  static void checkIs(const StatusOr<ArtifactTree>& got, float first) {
+    REQUIRE(got.status().ToString() == "OK");
+    CHECK(elementsOf<float>(*got->getIf<TensorView>()) == elementsOf<float>(floats({64}, first)));
+  }
+  std::future<StatusOr<ArtifactTree>> received;
+};
+
+TEST_CASE("channel: what happens while something is read ahead does no harm [C13][C21]", "[channel][fault]") {
+  SECTION("the next number is filled, and is not taken for this one") {
+    FakeRig* rig = nullptr;
+    std::future<Status> next;
+    WaitingRig it([&] {
+      rig->fake->release(Side::kProducer);
+      if (!next.valid()) next = std::async(std::launch::async, [&] { return rig->publish(2); });
+      next.wait();
+      return absl::OkStatus();
+    });
+    rig = &it;
+    REQUIRE(it.publish(1).ok());
+    WaitingRig::checkIs(it.received.get(), 1);
+    CHECK(it.rig.consumer().stats().reread == 0);
+    CHECK(next.get().ok());
+    WaitingRig::checkIs(it.rig.receive(2), 2);
+  }
+  SECTION("the channel is closed") {
+    FakeRig* rig = nullptr;
+    WaitingRig it([&] {
+      rig->rig.consumer().close();
+      return absl::OkStatus();
+    });
+    rig = &it;
+    REQUIRE(it.publish(1).ok());
+    CHECK(it.received.get().status().code() == StatusCode::kCancelled);
+    it.fake->release(Side::kProducer);
+    CHECK(it.rig.closeAll().ok());
+  }
+  SECTION("it fails, or throws, and is done again") {
+    const bool throws = GENERATE(false, true);
+    WaitingRig it([throws]() -> Status {
+      if (throws) throw std::runtime_error("injected");
+      return absl::InternalError("injected");
+    });
+    REQUIRE(it.publish(1).ok());
+    REQUIRE(eventually([&] { return it.rig.faults().hits("channel.consumer.reading_ahead") == 1; }));
+    it.fake->release(Side::kProducer);
+    WaitingRig::checkIs(it.received.get(), 1);
+    CHECK(it.rig.consumer().stats().read_ahead == 0);
+  }
+}
+
+TEST_CASE("channel: artifacts that are never like the last are read ahead once [C21]", "[channel][fault]") {
+  FakeRig it;
+  const auto tree = [](uint64_t number) {
+    const auto scalar = static_cast<int64_t>(number);
+    return dict({{"x", leaf(floats({64}, static_cast<float>(number)))}, {"scalar", ArtifactTree::Value(scalar)}});
+  };
+  REQUIRE(it.rig.publish(0, tree(0)).ok());
+  REQUIRE(it.rig.receive(0).ok());
+  for (uint64_t number = 1; number < 5; ++number) {
+    it.fake->hold(Side::kProducer);
+    auto received = std::async(std::launch::async, [&] { return it.rig.receive(number); });
+    REQUIRE(eventually([&] { return it.rig.consumer().stats().pending == 1; }));
+    REQUIRE(it.rig.publish(number, tree(number)).ok());
+    if (number == 1) REQUIRE(eventually([&] { return it.rig.consumer().stats().read_ahead == 1; }));
+    it.fake->release(Side::kProducer);
+    REQUIRE(received.get().ok());
+  }
+  CHECK(it.rig.consumer().stats().read_ahead == 1);
+  CHECK(it.rig.consumer().stats().reread == 1);
 }
 
 TEST_CASE("channel: what says that it is like the last artifact, and is not, ends the channel [C8][C20]",

@@ -83,13 +83,17 @@ ExitCode Client::failStream(const grpc::Status& status, const std::string& job, 
   return ExitCode::kUnreachable;
 }
 
-// Whether the daemon is gone, hangs, or is another one by now shows when it is asked once more.
+// Whether the daemon is gone, hangs, or is another one by now shows when it is asked once more: over a new connection,
+// so again if the first answer was the end of the old one.
 std::string Client::explainLost(const std::string& job, const std::string& state) const {
   v1::GetJobRequest request;
   request.set_id(job);
   v1::Job found;
   const std::string seen = "job " + job + ", last seen " + state;
-  switch (call(*jobs_, &v1::Jobs::Stub::Get, request, &found).error_code()) {
+  const auto ask = [&] { return call(*jobs_, &v1::Jobs::Stub::Get, request, &found).error_code(); };
+  grpc::StatusCode answer = ask();
+  if (answer == grpc::StatusCode::UNAVAILABLE) answer = ask();
+  switch (answer) {
     case grpc::StatusCode::OK:
       return "the connection to " + options_.endpoint + " broke; " + seen + ", is still there: `latentctl watch " +
              job + "` follows it again";
