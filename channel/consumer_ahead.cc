@@ -79,7 +79,6 @@ std::shared_ptr<const Record> ConsumerCore::guessRecord(size_t rank, SequenceNum
 }
 
 std::optional<ConsumerCore::Guess> ConsumerCore::guess(SequenceNumber sequence) const {
-  if (!mayBeFilled(sequence)) return std::nullopt;
   const Artifact& artifact = artifacts_.at(sequence);
   Guess guess{{artifact.records, plan_}, std::vector<std::vector<uint64_t>>(sources_.size())};
   bool any = false;

@@ -171,7 +171,7 @@ Status ConsumerCore::waitArrived(SequenceNumber sequence, Ahead* ahead, const Wa
     // What either does outside the lock, the channel may end meanwhile, and the number with it.
     if (ahead != nullptr && prepareIfComing(*ahead)) continue;
     const bool read = ahead != nullptr && waiting.reads && readIfFilled(*ahead, sequence);
-    if (failure_.ok()) waited = waitOnce(waiting, read);
+    if (failure_.ok() && !hasArrived(sequence)) waited = waitOnce(waiting, read);
   }
   if (waiting.reads) {
     reading_ = false;

@@ -96,11 +96,17 @@ EdgeMetrics::EdgeMetrics(Registry& registry)
       unpooled(registry.counters("latentd_unpooled_handoffs_total",
                                  "Hand-offs that took a one-shot buffer beyond the profile limit.", "edge")),
       stale_dropped(
-          registry.counters("latentd_stale_messages_total", "Messages of a former epoch that were dropped.", "edge")) {}
+          registry.counters("latentd_stale_messages_total", "Messages of a former epoch that were dropped.", "edge")),
+      read_ahead(registry.counters(
+          "latentd_reads_ahead_total",
+          "Times that a GPU of the consumer read slots before the record that names them came.", "edge")),
+      reread(registry.counters("latentd_rereads_total",
+                               "Artifacts that were read ahead, were something else, and so were read again.",
+                               "edge")) {}
 
 void EdgeMetrics::expect(const std::vector<std::string>& edges) {
   for (const std::string& name : edges) {
-    for (Counters<1>* family : {&bytes, &handoffs, &unpooled, &stale_dropped})
+    for (Counters<1>* family : {&bytes, &handoffs, &unpooled, &stale_dropped, &read_ahead, &reread})
       family->with(name);
     for (Histograms<1>* family : {&handoff, &slot_wait})
       family->with(name);

@@ -53,6 +53,8 @@ struct EdgeMetrics {
   Counters<2> slots_discarded;  // slots_discarded_total{edge,reason}
   Counters<1> unpooled;         // unpooled_handoffs_total{edge}: beyond the profile limit
   Counters<1> stale_dropped;    // stale_messages_total{edge}: of a former epoch
+  Counters<1> read_ahead;       // reads_ahead_total{edge}: of slots whose record had not come
+  Counters<1> reread;           // rereads_total{edge}: of what was read ahead and was something else
 };
 
 // Worker processes, by group and rank.

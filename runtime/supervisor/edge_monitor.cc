@@ -58,11 +58,13 @@ void EdgeMonitor::onStats(EdgeIndex edge, WorkerId worker, const internal::v1::E
     state.consumers[worker.rank].bytes += bytes;
     metrics_.read.with(nameOf(spec), std::to_string(worker.rank.value)).Increment(static_cast<double>(bytes));
   }
-  if (stats.stale_dropped() > before.stale_dropped) {
-    metrics_.stale_dropped.with(nameOf(spec))
-        .Increment(static_cast<double>(stats.stale_dropped() - before.stale_dropped));
-    before.stale_dropped = stats.stale_dropped();
-  }
+  const auto count = [&](metrics::Counters<1>& family, uint64_t total, uint64_t& counted) {
+    if (total > counted)
+      family.with(nameOf(spec)).Increment(static_cast<double>(total - std::exchange(counted, total)));
+  };
+  count(metrics_.stale_dropped, stats.stale_dropped(), before.stale_dropped);
+  count(metrics_.read_ahead, stats.read_ahead(), before.read_ahead);
+  count(metrics_.reread, stats.reread(), before.reread);
   for (const auto& [reason, total] : stats.discarded()) {
     uint64_t& counted = before.discarded[reason];
     if (total <= counted) continue;

@@ -33,6 +33,8 @@ class EdgeMonitor {
     uint32_t channel = 0;
     uint64_t bytes_read = 0;
     uint64_t stale_dropped = 0;
+    uint64_t read_ahead = 0;
+    uint64_t reread = 0;
     std::map<std::string, uint64_t> discarded;
   };
   struct RankFigures {

@@ -193,6 +193,8 @@ void Edges::fillFigures(google::protobuf::RepeatedPtrField<internal::v1::EdgeSta
     } else {
       const channel::ConsumerStats counted = end.consumer->stats();
       stats.set_bytes_read(counted.bytes_read);
+      stats.set_read_ahead(counted.read_ahead);
+      stats.set_reread(counted.reread);
       stats.set_stale_dropped(counted.stale_dropped);
       for (const auto& [reason, count] : counted.discarded)
         (*stats.mutable_discarded())[reason] = count;

@@ -33,7 +33,8 @@ struct AllMetrics {
     job.stage_failures.with("denoise", "UNAVAILABLE").Increment();
     job.denoise_step.Observe(0.25);
     job.queue_wait.Observe(0.25);
-    for (auto* family : {&edge.bytes, &edge.handoffs, &edge.unpooled, &edge.stale_dropped}) {
+    for (auto* family :
+         {&edge.bytes, &edge.handoffs, &edge.unpooled, &edge.stale_dropped, &edge.read_ahead, &edge.reread}) {
       family->with("text.encode->denoise.denoise").Increment(2);
     }
     edge.published.with("text.encode->denoise.denoise", "0").Increment(2);

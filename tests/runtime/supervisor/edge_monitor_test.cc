@@ -85,6 +85,22 @@ TEST_CASE("edge monitor: figures outlive a channel, whose totals begin again; it
   CHECK(edge.slots_in_use() == 0);
 }
 
+TEST_CASE("edge monitor: what a consumer read ahead is counted once, and never back", "[supervisor]") {
+  Fixture fixture(true);
+  const auto tell = [&](uint64_t read_ahead, uint64_t reread, uint32_t channel) {
+    wire::EdgeStats told = stats(0, 0, channel);
+    told.set_read_ahead(read_ahead);
+    told.set_reread(reread);
+    fixture.monitor->onStats(kEdge, {GroupIndex(1), Rank(0)}, told);
+  };
+  tell(5, 1, 1);
+  tell(5, 1, 1);
+  tell(4, 0, 1);
+  tell(2, 1, 2);  // another channel
+  CHECK(fixture.metrics.read_ahead.with("g0.run->g1.run").Value() == 7);
+  CHECK(fixture.metrics.reread.with("g0.run->g1.run").Value() == 2);
+}
+
 TEST_CASE("edge monitor: of a producer whose ranks hold the same, one publishes", "[supervisor]") {
   const Fixture fixture(false);
   CHECK(fixture.monitor->report().edges(0).producers_size() == 1);
