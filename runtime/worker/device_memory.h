@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-// CUDA devices as torch uses them in this process. Any thread; nothing here is the first to touch a device, and in a
-// process that uses none there is nothing to tell and nothing to fail.
+// CUDA devices as torch uses them in this process. Any thread, once WorkerDevice::open() has returned; nothing here is
+// the first to touch a device, and in a process that uses none there is nothing to tell and nothing to fail.
 namespace latentd::worker {
 
 struct TorchMemory {

@@ -1,6 +1,7 @@
 #include "runtime/worker/worker_device.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <exception>
@@ -55,6 +56,9 @@ StatusOr<std::unique_ptr<WorkerDevice>> WorkerDevice::open(const channel::Device
       return absl::FailedPreconditionError("there is no " + nameOf(device) + ": this process sees " +
                                            std::to_string(count) + " devices, counted from 0");
     }
+    // torch does so when a device is first used, on the thread that uses it; who asks for figures meanwhile finds an
+    // allocator that says it is there, and is not yet.
+    c10::cuda::CUDACachingAllocator::init(count);
     const auto index = static_cast<c10::DeviceIndex>(device.index);
     // Not the default stream, which orders itself against all others.
     stream.emplace(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index).stream(), cuda::DeviceIndex(index));

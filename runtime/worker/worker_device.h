@@ -17,7 +17,8 @@ namespace latentd::worker {
 // Failure: open() names the device when there is none, or when the driver refuses it.
 class WorkerDevice {
  public:
-  // `device_timeout` bounds waits of the host for the device (channel/cuda_options.h).
+  // `device_timeout` bounds waits of the host for the device (channel/cuda_options.h). Before any other thread asks
+  // torch's allocator (runtime/worker/device_memory.h).
   static StatusOr<std::unique_ptr<WorkerDevice>> open(const channel::Device& device,
                                                       std::chrono::milliseconds device_timeout);
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
 #include <chrono>
@@ -13,6 +14,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/worker/exception_boundary.h"
 #include "runtime/worker/memory_sampler.h"
+#include "runtime/worker/worker_device.h"
 #include "tests/stages/cuda_device.h"
 #include "tests/support/catch.h"
 #include "tests/support/child_test_case.h"
@@ -114,6 +116,19 @@ TEST_CASE("device memory: after a sticky error nothing else runs in the process"
   if (!hasCuda()) return;
   ChildTestCase child("device memory child that loses its device");
   CHECK(child.wait(std::chrono::seconds(60)) == 0);
+}
+
+TEST_CASE("device memory: torch's allocator is there before another thread can ask it", "[worker][cuda]") {
+  if (!hasCuda()) return;
+  ChildTestCase child("device memory child that opens its device");
+  CHECK(child.wait(std::chrono::seconds(60)) == 0);
+}
+
+TEST_CASE("device memory child that opens its device", "[.][child]") {
+  const auto initialized = [] { return c10::cuda::CUDACachingAllocator::get()->initialized(); };
+  const bool before = initialized();
+  const auto device = WorkerDevice::open({channel::DeviceType::kCuda, 0}, std::chrono::seconds(1));
+  std::_Exit(!before && device.ok() && initialized() ? 0 : 1);
 }
 
 TEST_CASE("device memory child that loses its device", "[.][child]") {
