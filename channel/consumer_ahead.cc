@@ -49,7 +49,7 @@ bool ConsumerCore::mayBeFilled(SequenceNumber sequence) const {
     if (first == leaves.end()) continue;
     bool any = false;
     for (uint32_t slot = 0; slot < spec_.slots; ++slot) {
-      const uint64_t known = sources_[p].known_fills[size_t{first->row->value} * spec_.slots + slot];
+      const uint64_t known = sources_[p].known_fills[wordIndex(*first->row, SlotIndex(slot))];
       any = any || sources_[p].control->fills(*first->row, SlotIndex(slot)) != known;
     }
     if (!any) return false;
@@ -65,7 +65,7 @@ std::shared_ptr<const Record> ConsumerCore::guessRecord(size_t rank, SequenceNum
     if (!leaf.row) continue;
     std::optional<SlotRef> filled;
     for (uint32_t slot = 0; slot < spec_.slots; ++slot) {
-      const size_t word = size_t{leaf.row->value} * spec_.slots + slot;
+      const size_t word = wordIndex(*leaf.row, SlotIndex(slot));
       const uint64_t count = source.control->fills(*leaf.row, SlotIndex(slot));
       if (count == source.known_fills[word]) continue;
       if (filled) return nullptr;  // which one is next, the records tell
@@ -104,7 +104,7 @@ bool ConsumerCore::readIfFilled(Ahead& ahead, SequenceNumber sequence) {
   for (size_t p = 0; p < sources_.size(); ++p) {
     for (size_t i = 0; i < found->fills[p].size(); ++i) {
       const SlotRef& ref = found->claim.records[p]->slots[i];
-      sources_[p].known_fills[size_t{ref.row.value} * spec_.slots + ref.slot.value] = found->fills[p][i];
+      sources_[p].known_fills[wordIndex(ref.row, ref.slot)] = found->fills[p][i];
     }
   }
   ++readers_;

@@ -237,6 +237,8 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   std::string describe(size_t producer) const;
   v1::Message newMessage() const;
   uint64_t everyRank() const;
+  // Into what a source keeps by row and slot.
+  size_t wordIndex(RowIndex row, SlotIndex slot) const { return size_t{row.value} * spec_.slots + slot.value; }
 
   const ChannelSpec spec_;
   const Rank rank_;

@@ -247,7 +247,7 @@ Status ConsumerCore::checkGenerations(size_t rank, const Record& record, bool& s
     }
   }
   for (const SlotRef& ref : record.words()) {
-    int64_t& last = source.last_generation[size_t{ref.row.value} * spec_.slots + ref.slot.value];
+    int64_t& last = source.last_generation[wordIndex(ref.row, ref.slot)];
     if (ref.generation.value <= last) {
       stale = true;
       return absl::OkStatus();
@@ -260,7 +260,7 @@ Status ConsumerCore::checkGenerations(size_t rank, const Record& record, bool& s
     last = ref.generation.value;
   }
   for (const SlotRef& ref : record.slots)
-    source.known_fills[size_t{ref.row.value} * spec_.slots + ref.slot.value] = source.control->fills(ref.row, ref.slot);
+    source.known_fills[wordIndex(ref.row, ref.slot)] = source.control->fills(ref.row, ref.slot);
   return absl::OkStatus();
 }
 

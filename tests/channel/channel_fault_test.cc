@@ -156,6 +156,15 @@ struct HalvesRig : FakeRig {
   bool readAhead(uint64_t times) {
     return eventually([&] { return rig.consumer().stats().read_ahead == times; });
   }
+  // A receive() of the number that has read ahead what rank 1 then failed to publish.
+  std::future<StatusOr<ArtifactTree>> mislead(uint64_t number) {
+    const uint64_t before = rig.consumer().stats().read_ahead;
+    auto received = receive(number);
+    REQUIRE(publish(number, 0, 10).ok());
+    failToPublish(number, 1);
+    REQUIRE(readAhead(before + 1));
+    return received;
+  }
   // `reads`: of number 1, ahead and when its records were there.
   void check(std::future<StatusOr<ArtifactTree>> received, const TensorView& upper, const TensorView& lower,
              uint64_t reads) {
@@ -187,10 +196,7 @@ TEST_CASE("channel: what all ranks have filled is read before its records come, 
 TEST_CASE("channel: what was read ahead and is not what was published is read again [C2][C21]", "[channel][fault]") {
   SECTION("a publication failed after its fill, and the next one took another slot") {
     HalvesRig it;
-    auto received = it.receive(1);
-    REQUIRE(it.publish(1, 0, 10).ok());
-    it.failToPublish(1, 1);
-    REQUIRE(it.readAhead(1));
+    auto received = it.mislead(1);
     REQUIRE(it.publish(1, 1, 20).ok());
     it.check(std::move(received), it.half(10), it.half(20), 2);
   }
@@ -198,19 +204,13 @@ TEST_CASE("channel: what was read ahead and is not what was published is read ag
     HalvesRig it;
     it.exchange(1);
     const uint64_t before = it.rig.consumer().stats().read_ahead;
-    auto received = it.receive(2);
-    REQUIRE(it.publish(2, 0, 10).ok());
-    it.failToPublish(2, 1);
-    REQUIRE(it.readAhead(before + 1));
+    auto received = it.mislead(2);
     REQUIRE(it.publish(2, 1, 20).ok());
     it.check(std::move(received), it.half(10), it.half(20), before + 2);
   }
   SECTION("the next one took the same slot, as the same generation") {
     HalvesRig it(1);
-    auto received = it.receive(1);
-    REQUIRE(it.publish(1, 0, 10).ok());
-    it.failToPublish(1, 1);
-    REQUIRE(it.readAhead(1));
+    auto received = it.mislead(1);
     REQUIRE(it.publish(1, 1, 20).ok());
     it.check(std::move(received), it.half(10), it.half(20), 2);
   }
@@ -229,20 +229,14 @@ TEST_CASE("channel: what was read ahead and is not what was published is read ag
   }
   SECTION("the next one has another shape") {
     HalvesRig it;
-    auto received = it.receive(1);
-    REQUIRE(it.publish(1, 0, 10).ok());
-    it.failToPublish(1, 1);
-    REQUIRE(it.readAhead(1));
+    auto received = it.mislead(1);
     const TensorView shorter = floats({3, 8}, 20);
     REQUIRE(it.rig.publish(1, leaf(shorter), 1).ok());
     it.check(std::move(received), it.half(10), shorter, 2);
   }
   SECTION("a rank gave the number up") {
     HalvesRig it;
-    auto received = it.receive(1);
-    REQUIRE(it.publish(1, 0, 10).ok());
-    it.failToPublish(1, 1);
-    REQUIRE(it.readAhead(1));
+    auto received = it.mislead(1);
     REQUIRE(it.rig.producer(1).abort(SequenceNumber(1), absl::InternalError("gave up")).ok());
     it.fake->release(Side::kProducer);
     CHECK(received.get().status().message() == "gave up");
