@@ -147,6 +147,16 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   };
 
   // ---- consumer_core.cc: the calls ----------------------------------------------------------------------------
+  StatusOr<Copied> copy(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait) EXCLUDES(mutex_);
+  static Status completeReads(const Claim& claim);
+  // Acknowledges, if the reads are complete, or will be in stream order.
+  Status finish(SequenceNumber sequence, const Claim& claim, const Status& completed) EXCLUDES(mutex_);
+  void giveUp(SequenceNumber sequence, std::string_view reason) EXCLUDES(mutex_);
+  Status rememberDiscard(SequenceNumber sequence, std::string_view reason, std::function<void(const Status&)> done)
+      REQUIRES(mutex_);
+  void countDiscard(std::string_view reason) REQUIRES(mutex_);
+
+  // ---- consumer_wait.cc: waiting for a number -------------------------------------------------------------------
   // `ahead`: of a call that will copy.
   StatusOr<Claim> await(SequenceNumber sequence, ArtifactState next, Ahead* ahead, const WaitOptions& wait)
       EXCLUDES(mutex_);
@@ -161,14 +171,7 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   bool readSources() REQUIRES(mutex_);
   // While muted the loop does not read.
   void setMuted(bool muted) REQUIRES(mutex_);
-  StatusOr<Copied> copy(SequenceNumber sequence, Allocator& allocator, const WaitOptions& wait) EXCLUDES(mutex_);
-  static Status completeReads(const Claim& claim);
-  // Acknowledges, if the reads are complete, or will be in stream order.
-  Status finish(SequenceNumber sequence, const Claim& claim, const Status& completed) EXCLUDES(mutex_);
-  void giveUp(SequenceNumber sequence, std::string_view reason) EXCLUDES(mutex_);
-  Status rememberDiscard(SequenceNumber sequence, std::string_view reason, std::function<void(const Status&)> done)
-      REQUIRES(mutex_);
-  void countDiscard(std::string_view reason) REQUIRES(mutex_);
+  void wakeWaiters() REQUIRES(mutex_);
 
   // ---- consumer_ahead.cc: what a waiting call does before the records are there ---------------------------------
   // True if it did something, without the lock: if a publication is announced, makes the targets of one like the last,
@@ -200,30 +203,40 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   StatusOr<ArtifactTree> copyOut(const Claim& claim, Allocator& allocator, Targets targets) EXCLUDES(mutex_);
   StatusOr<ArtifactTree> lend(const Claim& claim) EXCLUDES(mutex_);
 
-  // ---- consumer_sources.cc: connections, messages, the end -----------------------------------------------------
+  // ---- consumer_handshake.cc ------------------------------------------------------------------------------------
   Status greet(Source& source, Rank producer, const std::string& address, Clock::TimePoint deadline);
   StatusOr<v1::Message> readOne(Link& link, Clock::TimePoint deadline, Frame& frame) const;
+
+  // ---- consumer_sources.cc: messages, and the numbers that they are of ------------------------------------------
   void onSource(size_t rank, uint32_t events) EXCLUDES(mutex_);
   // Reads what came; true if there was anything.
   bool readSource(size_t rank) REQUIRES(mutex_);
   Status onMessage(size_t rank, const v1::Message& message, Frame& frame) REQUIRES(mutex_);
-  Status onPool(size_t rank, const v1::PoolAnnounce& announcement, Frame& frame) REQUIRES(mutex_);
   // `ticket`: of the message, if it has one.
   Status onRecord(size_t rank, Record record, const v1::Ticket* ticket, Frame& frame) REQUIRES(mutex_);
   Status onAborted(size_t rank, const v1::Aborted& message) REQUIRES(mutex_);
-  // Asks for the pools of the record that could not be mapped once more.
-  void requestLostPools(size_t rank, const Record& record) REQUIRES(mutex_);
-  bool awaitsPool(const Artifact& artifact) const REQUIRES(mutex_);
-  // Moves it on once every rank has published it and no pool that it needs is on its way.
-  void arriveIfComplete(Artifact& artifact) REQUIRES(mutex_);
   Status checkGenerations(size_t rank, const Record& record, bool& stale) REQUIRES(mutex_);
-  Status importOneShot(Record& record, const v1::Ticket& ticket, Frame& frame);
   // Null if the number has ended here.
   StatusOr<Artifact*> findOrAdd(SequenceNumber sequence) REQUIRES(mutex_);
   void acknowledge(size_t rank, const Record& record, const std::vector<bool>& read) REQUIRES(mutex_);
   void discardArrived(Artifact& artifact) REQUIRES(mutex_);
   void endIfComplete(SequenceNumber sequence) REQUIRES(mutex_);
   void sendTo(Source& source, const v1::Message& message) REQUIRES(mutex_);
+  void callLater(std::function<void()> callback);
+  std::string describe(size_t producer) const;
+  v1::Message newMessage() const;
+  uint64_t everyRank() const;
+
+  // ---- consumer_pools.cc ----------------------------------------------------------------------------------------
+  Status onPool(size_t rank, const v1::PoolAnnounce& announcement, Frame& frame) REQUIRES(mutex_);
+  // Asks for the pools of the record that could not be mapped once more.
+  void requestLostPools(size_t rank, const Record& record) REQUIRES(mutex_);
+  bool awaitsPool(const Artifact& artifact) const REQUIRES(mutex_);
+  // Moves it on once every rank has published it and no pool that it needs is on its way.
+  void arriveIfComplete(Artifact& artifact) REQUIRES(mutex_);
+  Status importOneShot(Record& record, const v1::Ticket& ticket, Frame& frame);
+
+  // ---- consumer_end.cc ------------------------------------------------------------------------------------------
   void sourceGone(size_t rank) REQUIRES(mutex_);
   void failLocked(const Status& status, bool orderly = false) REQUIRES(mutex_);
   void retireLocked() REQUIRES(mutex_);
@@ -231,12 +244,8 @@ class ConsumerCore : public std::enable_shared_from_this<ConsumerCore> {
   // advanceRetireLocked() once more, when a device may have caught up.
   void lookAgainLocked() REQUIRES(mutex_);
   StatusOr<bool> tryUnmapAll(Source& source) REQUIRES(mutex_);
-  void wakeWaiters() REQUIRES(mutex_);
   void closeGoneLinks() EXCLUDES(mutex_);
-  void callLater(std::function<void()> callback);
-  std::string describe(size_t producer) const;
-  v1::Message newMessage() const;
-  uint64_t everyRank() const;
+
   // Into what a source keeps by row and slot.
   size_t wordIndex(RowIndex row, SlotIndex slot) const { return size_t{row.value} * spec_.slots + slot.value; }
 

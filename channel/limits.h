@@ -59,6 +59,9 @@ inline constexpr std::chrono::microseconds kComingFresh{3000};
 // A device that still works for an endpoint that ends is looked at again after this: about a small copy.
 inline constexpr std::chrono::milliseconds kDrainLook{1};
 
+// A waiting call looks this often whether its peers move: often enough that a time-out is late by little.
+inline constexpr std::chrono::milliseconds kLookMax{100};
+
 // Connections that have not finished their handshake, beyond one for each consumer rank.
 inline constexpr uint32_t kStrayConnectionsMax = 8;
 

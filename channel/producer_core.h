@@ -49,7 +49,27 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
 
  private:
   // A publication while it is put together. Taken slots go back when it dies unpublished.
-  struct Draft;
+  struct Draft {
+    struct Taken {
+      RowIndex row;
+      SlotIndex slot;
+    };
+
+    SequenceNumber sequence;
+    std::vector<TensorView> leaves;
+    std::shared_ptr<const RecordShape> last;  // this one's shape is that of the last
+    std::shared_ptr<RecordShape> fresh;       // or another one
+    std::vector<Taken> taken;                 // of the pooled leaves, in their order, then the ticket
+    std::vector<uint32_t> unpooled;           // leaves without a pool
+    std::unique_ptr<ExportedPool> one_shot;   // holds them
+    uint64_t one_shot_bytes = 0;
+    uint64_t reserved = 0;
+    uint64_t bytes = 0;
+    Clock::TimePoint start;
+    Clock::Duration slot_wait{};
+
+    std::shared_ptr<const RecordShape> shape() const { return last != nullptr ? last : fresh; }
+  };
 
   // One connection that has not finished its handshake.
   struct Stranger {
@@ -65,13 +85,22 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
     PeerLink link;
   };
 
-  // ---- producer_core.cc: publishing --------------------------------------------------------------------------------
+  // ---- producer_core.cc: the calls ----------------------------------------------------------------------------
   Status publishNow(Draft& draft, const ArtifactTree& tree, const WaitOptions& wait) EXCLUDES(mutex_);
+  Status checkOpenNumber(SequenceNumber sequence) const REQUIRES(mutex_);
+  Status commit(Draft& draft) EXCLUDES(mutex_);
+  void flushPeers() EXCLUDES(mutex_);
+  void giveBack(Draft& draft) EXCLUDES(mutex_);
+  void reach(std::string_view fault_point) const;
+
+  // ---- producer_stage.cc: tensors into slots --------------------------------------------------------------------
   // Nothing differs from the last publication but what the tensors hold.
   bool isLikeLast(const std::vector<TensorView>& leaves, const ArtifactTree& tree) const;
   // The shape of one that differs.
   Status makeShape(Draft& draft, const ArtifactTree& tree) EXCLUDES(mutex_);
-  Status checkOpenNumber(SequenceNumber sequence) const REQUIRES(mutex_);
+  bool isCut(const TensorView& leaf) const;
+  // That it is a part of its grid, cut as the channel says.
+  Status checkTokens(const TensorView& leaf) const;
   Status stageLeaf(Draft& draft, uint32_t index, const WaitOptions& wait) EXCLUDES(mutex_);
   Status stageUnpooled(Draft& draft, const WaitOptions& wait) EXCLUDES(mutex_);
   StatusOr<std::optional<RowIndex>> profileOf(uint32_t leaf, const TensorDesc& desc) EXCLUDES(mutex_);
@@ -81,20 +110,15 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   StatusOr<SlotIndex> acquireSlot(RowIndex row, uint64_t unpooled_bytes, const WaitOptions& wait, bool& waited)
       EXCLUDES(mutex_);
   Status waitOnce(RowIndex row, const WaitOptions& wait, std::vector<ProgressWatch>& watches) REQUIRES(mutex_);
-  Status commit(Draft& draft) EXCLUDES(mutex_);
-  void flushPeers() EXCLUDES(mutex_);
-  void giveBack(Draft& draft) EXCLUDES(mutex_);
-  bool isCut(const TensorView& leaf) const;
-  // That it is a part of its grid, cut as the channel says.
-  Status checkTokens(const TensorView& leaf) const;
-  void reach(std::string_view fault_point) const;
 
-  // ---- producer_peers.cc: connections, messages, the end --------------------------------------------------------
+  // ---- producer_handshake.cc: connections, on the loop's thread -------------------------------------------------
   void onConnection() EXCLUDES(mutex_);
   void onStranger(uint64_t id) EXCLUDES(mutex_);
   Status greet(Stranger& stranger, const v1::Hello& hello) EXCLUDES(mutex_);
   Status bind(Stranger& stranger) EXCLUDES(mutex_);
   void dismiss(uint64_t id) EXCLUDES(mutex_);
+
+  // ---- producer_peers.cc: messages ------------------------------------------------------------------------------
   void onPeer(Rank rank, uint32_t events) EXCLUDES(mutex_);
   Status readPeer(Rank rank) REQUIRES(mutex_);
   Status onMessage(Rank rank, const v1::Message& message) REQUIRES(mutex_);
@@ -107,6 +131,12 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   void sendTo(Peer& peer, OutFrame frame) REQUIRES(mutex_);
   // flushPeers() must follow.
   void enqueueFor(Peer& peer, OutFrame frame) REQUIRES(mutex_);
+  // Runs on the loop's thread unless detach() came first.
+  void callLater(std::function<void()> callback);
+  std::string describe(Rank consumer) const;
+  v1::Message newMessage() const;
+
+  // ---- producer_end.cc ------------------------------------------------------------------------------------------
   void peerGone(Rank rank) REQUIRES(mutex_);
   void failLocked(const Status& status) REQUIRES(mutex_);
   void retireLocked(const Status& told_peers) REQUIRES(mutex_);
@@ -114,10 +144,6 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   // advanceRetireLocked() once more, when a device may have caught up.
   void lookAgainLocked() REQUIRES(mutex_);
   void closeListener();
-  // Runs on the loop's thread unless detach() came first.
-  void callLater(std::function<void()> callback);
-  std::string describe(Rank consumer) const;
-  v1::Message newMessage() const;
 
   const ChannelSpec spec_;
   const Rank rank_;

@@ -142,11 +142,11 @@ struct HalvesRig : FakeRig {
     return spec;
   }
   Status publish(uint64_t number, uint32_t rank, float first) { return rig.publish(number, leaf(half(first)), rank); }
-  // Of two leaves, and the second one fails when the first one is filled.
+  // When its slot is filled.
   void failToPublish(uint64_t number, uint32_t rank) {
-    rig.faults().arm("channel.producer.filling", 1, [] { return absl::InternalError("injected"); });
-    REQUIRE_FALSE(rig.publish(number, dict({{"x", leaf(half(900))}, {"y", leaf(floats({2, 8}))}}), rank).ok());
-    rig.faults().disarm("channel.producer.filling");
+    rig.faults().arm("channel.producer.filled", 0, [] { return absl::InternalError("injected"); });
+    REQUIRE_FALSE(publish(number, rank, 900).ok());
+    rig.faults().disarm("channel.producer.filled");
   }
   std::future<StatusOr<ArtifactTree>> receive(uint64_t number) {
     auto received = std::async(std::launch::async, [this, number] { return rig.receive(number); });

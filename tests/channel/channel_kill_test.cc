@@ -23,7 +23,9 @@ class HostKillBackend final : public KillBackend {
 
 std::shared_ptr<KillBackend> makeKillBackend(const std::string&, Side) { return std::make_shared<HostKillBackend>(); }
 
-TEST_CASE("channel: SIGKILL of either side in every slot state [C15]", "[channel][kill]") { killInEveryState("shm"); }
+TEST_CASE("channel: SIGKILL of either side in every slot state [C15]", "[channel][kill]") {
+  killInEveryState("shm", false);
+}
 
 TEST_CASE("channel: random kills, short", "[channel][kill]") {
   std::mt19937 random(20'260'701);

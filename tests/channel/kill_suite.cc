@@ -10,6 +10,8 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "channel/slot_state.h"
 #include "tests/channel/tensors.h"
@@ -30,13 +32,18 @@ struct Stop {
   std::optional<ArtifactState> artifact;
 };
 
+// A consumer that reads ahead of a record, which the producer is stopped before.
+const std::string kReadingAhead = "reading_ahead";
+
 std::vector<Stop> stops() {
   return {
       {"idle", Side::kProducer, SlotState::kFree, std::nullopt},
       {"filling", Side::kProducer, SlotState::kFilling, std::nullopt},
+      {"filled", Side::kProducer, SlotState::kFilling, std::nullopt},
       {"published", Side::kProducer, SlotState::kPublished, std::nullopt},
       {"sent", Side::kProducer, SlotState::kPublished, std::nullopt},
       {"awaited", Side::kConsumer, std::nullopt, ArtifactState::kAwaited},
+      {kReadingAhead, Side::kConsumer, std::nullopt, ArtifactState::kAwaited},
       {"arrived", Side::kConsumer, std::nullopt, ArtifactState::kArrived},
       {"copying", Side::kConsumer, std::nullopt, ArtifactState::kCopying},
       {"taken", Side::kConsumer, std::nullopt, ArtifactState::kCopying},
@@ -45,6 +52,10 @@ std::vector<Stop> stops() {
       {"acknowledged", Side::kConsumer, std::nullopt, ArtifactState::kEnded},
   };
 }
+
+// The number at which a side is stopped: the first one finds no pool, plan or target, and a later one all of them.
+constexpr uint64_t kFirst = 0;
+constexpr uint64_t kLater = 3;
 
 // Descriptors, and mappings of the channel's memory files.
 std::string holdings() {
@@ -63,14 +74,10 @@ ChannelSpec killSpec() {
 
 // One endpoint in a process of its own.
 struct Child {
-  ParentPipe pipe;
-  SteadyClock clock;
-  FaultPoints faults;
-  LoopThread loop{clock, "child-loop"};
-  std::shared_ptr<KillBackend> backend;
-  ChannelContext context{nullptr, &loop.loop(), &clock, &faults};
-
-  void use(const std::string& transport, Side side) {
+  explicit Child(Side side) {
+    std::istringstream setup(pipe.next());
+    std::string transport;
+    setup >> transport >> address >> stop >> number;
     backend = makeKillBackend(transport, side);
     context.backend = backend->backend();
   }
@@ -79,12 +86,26 @@ struct Child {
     pipe.send("here");
     pipe.next();
   }
-  void stopAt(const std::string& point) {
-    faults.arm(point, 0, [this] {
-      stopHere();
-      return absl::OkStatus();
-    });
+  // Where one of the points is reached first, and never again.
+  void stopAt(const std::vector<std::string>& points) {
+    for (const std::string& point : points) {
+      faults.arm(point, 0, [this] {
+        if (!std::exchange(stopped, true)) stopHere();
+        return absl::OkStatus();
+      });
+    }
   }
+
+  ParentPipe pipe;
+  std::string address;
+  std::string stop;
+  uint64_t number = 0;  // at which it stops
+  bool stopped = false;
+  SteadyClock clock;
+  FaultPoints faults;
+  LoopThread loop{clock, "child-loop"};
+  std::shared_ptr<KillBackend> backend;
+  ChannelContext context{nullptr, &loop.loop(), &clock, &faults};
 };
 
 // Says how the side's last call ended and what is still held after the end.
@@ -100,36 +121,29 @@ void finish(Child& child, const Status& status, const std::string& before, const
 }  // namespace
 
 TEST_CASE("channel kill producer child", "[.][child]") {
-  Child child;
-  std::istringstream setup(child.pipe.next());
-  std::string transport, address, stop;
-  setup >> transport >> address >> stop;
-  child.use(transport, Side::kProducer);
+  Child child(Side::kProducer);
   const std::string before = holdings();
   Heard heard;
   ProducerCallbacks callbacks;
   callbacks.on_failed = [&](const Status& failure) { heard.fail(failure); };
-  auto producer = openProducer(killSpec(), Rank(0), address, child.context, callbacks);
+  auto producer = openProducer(killSpec(), Rank(0), child.address, child.context, callbacks);
   REQUIRE(producer.ok());
   child.pipe.send("open");
   child.pipe.next();  // the consumer is bound
-  if (stop == "filling") child.stopAt("channel.producer.filling");
-  if (stop == "published") child.stopAt("channel.producer.published");
-  if (stop == "sent") child.stopAt("channel.producer.sent");
-  if (stop == "idle") child.stopHere();
   Status status;
   // Until the peer is gone.
-  for (uint64_t n = 0; status.ok() && stop != "silent"; ++n) {
+  for (uint64_t n = 0; status.ok(); ++n) {
+    if (n == child.number && child.stop == "idle") child.stopHere();
+    if (n == child.number && child.stop == "silent") {
+      REQUIRE(eventually([&] { return !heard.failures().empty(); }));
+      status = heard.failures()[0];
+      break;
+    }
+    // Of the names of stops, those in the middle of a call are names of points.
+    if (n == child.number) child.stopAt({"channel.producer." + child.stop});
     WaitOptions wait;
     wait.deadline = soon();
     status = (*producer)->publish(SequenceNumber(n), leaf(child.backend->floats(100'000, static_cast<float>(n))), wait);
-    for (const char* point : {"channel.producer.filling", "channel.producer.published", "channel.producer.sent"}) {
-      child.faults.disarm(point);
-    }
-  }
-  if (stop == "silent") {
-    REQUIRE(eventually([&] { return !heard.failures().empty(); }));
-    status = heard.failures()[0];
   }
   finish(child, status, before, [&] {
     (*producer)->close();
@@ -139,56 +153,87 @@ TEST_CASE("channel kill producer child", "[.][child]") {
   });
 }
 
+namespace {
+
+// A consumer's side of a child.
+class Receiver {
+ public:
+  Receiver(Child& child, Consumer& consumer) : child_(child), consumer_(consumer) {}
+
+  // Stops at its number. Until the peer is gone.
+  Status receiveAll() {
+    Status status;
+    for (uint64_t n = 0; status.ok(); ++n) {
+      if (n == child_.number && stop()) continue;
+      status = consumer_.receive(SequenceNumber(n), child_.backend->allocator(), patient()).status();
+    }
+    if (awaited_.valid()) awaited_.get();
+    return status;
+  }
+
+ private:
+  // True if the number is over then.
+  bool stop() {
+    const SequenceNumber number(child_.number);
+    if (child_.stop == "awaited") {
+      // receive() is waiting when the parent acts: it says so once the number is known and nothing came.
+      awaited_ = std::async(std::launch::async, [this] {
+        eventually([&] { return consumer_.stats().pending == 1; });
+        child_.stopHere();
+      });
+    } else if (child_.stop == "arrived") {
+      eventually([&] { return consumer_.stats().pending == 2; });
+      child_.stopHere();
+    } else if (child_.stop == "taken") {
+      hold(consumer_.take(number, child_.backend->allocator(), patient()));
+      return true;
+    } else if (child_.stop == "borrowed") {
+      hold(consumer_.borrow(number, patient()));
+      return true;
+    } else if (child_.stop == "discarding") {
+      REQUIRE(consumer_.discard(number, "cancelled").ok());
+      child_.stopHere();
+      return true;
+    } else if (child_.stop == "copying") {
+      child_.stopAt({"channel.consumer.copying", "channel.consumer." + kReadingAhead});  // whichever copies it
+    } else {
+      child_.stopAt({"channel.consumer." + child_.stop});
+    }
+    return false;
+  }
+
+  void hold(StatusOr<HeldArtifact> got) {
+    REQUIRE(got.ok());
+    const float expected = 7 + static_cast<float>(child_.number);
+    // The producer's device may be killed before it has filled the slot, and what was read then is anything.
+    const bool filled = child_.backend->floatAt(*got->tree().getIf<TensorView>(), 7) == expected;
+    child_.stopHere();
+    // What is held stays readable whatever happened to the producer.
+    CHECK(filled);
+    CHECK(child_.backend->floatAt(*got->tree().getIf<TensorView>(), 7) == expected);
+  }
+
+  static WaitOptions patient() {
+    WaitOptions wait;
+    wait.deadline = soon();
+    return wait;
+  }
+
+  Child& child_;
+  Consumer& consumer_;
+  std::future<void> awaited_;
+};
+
+}  // namespace
+
 TEST_CASE("channel kill consumer child", "[.][child]") {
-  Child child;
-  std::istringstream setup(child.pipe.next());
-  std::string transport, address, stop;
-  setup >> transport >> address >> stop;
-  child.use(transport, Side::kConsumer);
+  Child child(Side::kConsumer);
   const std::string before = holdings();
-  auto consumer = openConsumer(killSpec(), Rank(0), {address}, child.backend->device(), child.context);
+  auto consumer = openConsumer(killSpec(), Rank(0), {child.address}, child.backend->device(), child.context);
   REQUIRE(consumer.ok());
   child.pipe.send("open");
   child.pipe.next();
-  if (stop == "copying") child.stopAt("channel.consumer.copying");
-  if (stop == "acknowledged") child.stopAt("channel.consumer.acknowledged");
-  Status status;
-  WaitOptions wait;
-  wait.deadline = soon();
-  std::future<void> awaited;
-  std::optional<HeldArtifact> held;
-  if (stop == "awaited") {
-    // receive() is waiting when the parent acts: it says so once the number is known and nothing came.
-    awaited = std::async(std::launch::async, [&] {
-      eventually([&] { return (*consumer)->stats().pending == 1; });
-      child.stopHere();
-    });
-  } else if (stop == "arrived") {
-    eventually([&] { return (*consumer)->stats().pending == 2; });
-    child.stopHere();
-  } else if (stop == "borrowed" || stop == "taken") {
-    auto got = stop == "taken" ? (*consumer)->take(SequenceNumber(0), child.backend->allocator(), wait)
-                               : (*consumer)->borrow(SequenceNumber(0), wait);
-    REQUIRE(got.ok());
-    held = *std::move(got);
-    // The producer's device may be killed before it has filled the slot, and what was read then is anything.
-    const bool filled = child.backend->floatAt(*held->tree().getIf<TensorView>(), 7) == 7;
-    child.stopHere();
-    // What is held stays readable whatever happened to the producer.
-    CHECK(filled);
-    CHECK(child.backend->floatAt(*held->tree().getIf<TensorView>(), 7) == 7);
-    held->release();
-  } else if (stop == "discarding") {
-    REQUIRE((*consumer)->discard(SequenceNumber(0), "cancelled").ok());
-    child.stopHere();
-  }
-  for (uint64_t n = held || stop == "discarding" ? 1 : 0; status.ok(); ++n) {
-    status = (*consumer)->receive(SequenceNumber(n), child.backend->allocator(), wait).status();
-    child.faults.disarm("channel.consumer.copying");
-    child.faults.disarm("channel.consumer.acknowledged");
-  }
-  if (awaited.valid()) awaited.get();
-  held.reset();
+  const Status status = Receiver(child, **consumer).receiveAll();
   finish(child, status, before, [&] {
     (*consumer)->close();
     const Status ended = (*consumer)->join(soon());
@@ -199,46 +244,70 @@ TEST_CASE("channel kill consumer child", "[.][child]") {
 
 namespace {
 
-// Brings one side to the stop, kills one side, and checks what the other one says.
-void killAt(const std::string& transport, const Stop& stop, Side victim) {
-  CAPTURE(stop.name, victim == Side::kProducer);
+// Both sides, in processes of their own, connected.
+struct Pair {
+  Pair(const std::string& transport, const std::string& producer_stop, const std::string& consumer_stop,
+       uint64_t number) {
+    const std::string address = transport + " " + dir.file("p.sock") + " ";
+    const std::string at = " " + std::to_string(number);
+    producer = group.start("channel kill producer child", address + producer_stop + at);
+    REQUIRE(group.next(producer) == "open");
+    consumer = group.start("channel kill consumer child", address + consumer_stop + at);
+    REQUIRE(group.next(consumer) == "open");
+    group.send(producer, "bound");
+    group.send(consumer, "bound");
+  }
+  size_t of(Side side) const { return side == Side::kProducer ? producer : consumer; }
+
+  // What the survivor says.
+  void check(Side survivor) {
+    CHECK(group.next(of(survivor)).value_or("(died)") == "UNAVAILABLE; end OK; nothing held");
+    CHECK(group.wait(of(survivor)) == 0);
+  }
+
   const TempDir dir;
-  const std::string address = dir.file("p.sock");
   PeerGroup group;
+  size_t producer = 0;
+  size_t consumer = 0;
+};
+
+Side otherThan(Side side) { return side == Side::kProducer ? Side::kConsumer : Side::kProducer; }
+
+// Brings one side to the stop, kills one side, and checks what the other one says.
+void killAt(const std::string& transport, const Stop& stop, Side victim, uint64_t number) {
+  CAPTURE(stop.name, victim == Side::kProducer, number);
   // A consumer waits in vain only if nobody publishes.
   const bool silent = stop.name == "awaited" || stop.name == "discarding";
-  const std::string producer_stop = stop.side == Side::kProducer ? stop.name : silent ? "silent" : "none";
-  const size_t producer = group.start("channel kill producer child", transport + " " + address + " " + producer_stop);
-  REQUIRE(group.next(producer) == "open");
-  const std::string consumer_stop = stop.side == Side::kConsumer ? stop.name : "none";
-  const size_t consumer = group.start("channel kill consumer child", transport + " " + address + " " + consumer_stop);
-  REQUIRE(group.next(consumer) == "open");
-  group.send(producer, "bound");
-  group.send(consumer, "bound");
-  const size_t stopped = stop.side == Side::kProducer ? producer : consumer;
-  REQUIRE(group.next(stopped) == "here");
-  const size_t killed = victim == Side::kProducer ? producer : consumer;
-  const size_t survivor = victim == Side::kProducer ? consumer : producer;
-  group.kill(killed);
+  const bool both = stop.name == kReadingAhead;
+  const std::string producer_stop = stop.side == Side::kProducer ? stop.name
+                                    : silent                     ? "silent"
+                                    : both                       ? "filled"
+                                                                 : "-";
+  Pair pair(transport, producer_stop, stop.side == Side::kConsumer ? stop.name : "-", number);
+  if (both) REQUIRE(pair.group.next(pair.producer) == "here");
+  REQUIRE(pair.group.next(pair.of(stop.side)) == "here");
+  pair.group.kill(pair.of(victim));
+  const Side survivor = otherThan(victim);
   const auto start = std::chrono::steady_clock::now();
-  if (survivor == stopped) group.send(stopped, "go");
-  const auto verdict = group.next(survivor);
-  REQUIRE(verdict.has_value());
-  CHECK(*verdict == "UNAVAILABLE; end OK; nothing held");
+  if (both || survivor == stop.side) pair.group.send(pair.of(survivor), "go");
+  pair.check(survivor);
   // Seen by the end of the connection, not by a time-out.
   CHECK(std::chrono::steady_clock::now() - start < kPatience / 2);
-  CHECK(group.wait(survivor) == 0);
 }
 
 }  // namespace
 
-void killInEveryState(const std::string& transport) {
+void killInEveryState(const std::string& transport, bool reads_ahead) {
   std::set<SlotState> slots;
   std::set<ArtifactState> artifacts;
   for (const Stop& stop : stops()) {
     for (const Side victim : {Side::kProducer, Side::kConsumer}) {
-      DYNAMIC_SECTION(stop.name << ", the " << (victim == Side::kProducer ? "producer" : "consumer") << " dies") {
-        killAt(transport, stop, victim);
+      for (const uint64_t number : {kFirst, kLater}) {
+        if (stop.name == kReadingAhead && (!reads_ahead || number == kFirst)) continue;
+        DYNAMIC_SECTION(stop.name << " at number " << number << ", the "
+                                  << (victim == Side::kProducer ? "producer" : "consumer") << " dies") {
+          killAt(transport, stop, victim, number);
+        }
       }
     }
     if (stop.slot) slots.insert(*stop.slot);
@@ -258,26 +327,16 @@ void killInEveryState(const std::string& transport) {
 // Kills either side at a random moment of steady traffic.
 void killAtRandom(const std::string& transport, std::mt19937& random, int rounds) {
   for (int round = 0; round < rounds; ++round) {
-    const TempDir dir;
-    const std::string address = dir.file("p.sock");
-    PeerGroup group;
-    const size_t producer = group.start("channel kill producer child", transport + " " + address + " none");
-    REQUIRE(group.next(producer) == "open");
-    const size_t consumer = group.start("channel kill consumer child", transport + " " + address + " none");
-    REQUIRE(group.next(consumer) == "open");
-    group.send(producer, "bound");
-    group.send(consumer, "bound");
-    const bool kill_producer = random() % 2 == 0;
+    Pair pair(transport, "-", "-", 0);
+    const Side victim = random() % 2 == 0 ? Side::kProducer : Side::kConsumer;
     const auto moment = std::chrono::microseconds(random() % 20'000);
-    CAPTURE(round, kill_producer, moment.count());
+    CAPTURE(round, victim == Side::kProducer, moment.count());
     const auto start = std::chrono::steady_clock::now();
     // Spins: the moment is random, nothing waits for it.
     while (std::chrono::steady_clock::now() - start < moment) {
     }
-    group.kill(kill_producer ? producer : consumer);
-    const size_t survivor = kill_producer ? consumer : producer;
-    CHECK(group.next(survivor).value_or("(died)") == "UNAVAILABLE; end OK; nothing held");
-    CHECK(group.wait(survivor) == 0);
+    pair.group.kill(pair.of(victim));
+    pair.check(otherThan(victim));
   }
 }
 

@@ -27,7 +27,8 @@ enum class Side { kProducer, kConsumer };
 // Each test binary defines it, for the transports that it names.
 std::shared_ptr<KillBackend> makeKillBackend(const std::string& transport, Side side);
 
-void killInEveryState(const std::string& transport);
+// `reads_ahead`: consumers of the transport do (channel/PROTOCOL.md).
+void killInEveryState(const std::string& transport, bool reads_ahead);
 // Kills either side at random moments of steady traffic.
 void killAtRandom(const std::string& transport, std::mt19937& random, int rounds);
 

@@ -58,7 +58,7 @@ std::shared_ptr<KillBackend> makeKillBackend(const std::string& transport, Side 
 }
 
 TEST_CASE("channel: SIGKILL of either side in every slot state over CUDA IPC [C15]", "[channel][kill][cuda]") {
-  killInEveryState("cuda_ipc");
+  killInEveryState("cuda_ipc", true);
 }
 
 TEST_CASE("channel: random kills over CUDA IPC", "[channel][kill][cuda]") {

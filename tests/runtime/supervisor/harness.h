@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -175,12 +176,17 @@ class Harness {
   pid_t pidOf(uint32_t group, uint32_t rank = 0) {
     return service().topology().groups(static_cast<int>(group)).workers(static_cast<int>(rank)).pid();
   }
+  // Of the workers that live.
   std::vector<UniqueFd> pidFds() {
     std::vector<UniqueFd> fds;
     const v1::Topology topology = service().topology();
     for (const v1::Group& group : topology.groups()) {
       for (const v1::Worker& worker : group.workers()) {
-        if (worker.pid() > 0) fds.emplace_back(static_cast<int>(syscall(SYS_pidfd_open, worker.pid(), 0)));
+        if (worker.pid() <= 0) continue;
+        UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, worker.pid(), 0)));
+        // One that dies at its start may have been reaped since it was asked for.
+        REQUIRE((fd.valid() || errno == ESRCH));
+        if (fd.valid()) fds.push_back(std::move(fd));
       }
     }
     return fds;
