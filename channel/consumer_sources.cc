@@ -84,7 +84,7 @@ bool ConsumerCore::readSource(size_t rank) {
     }
     if (handled.ok()) handled = onMessage(rank, message, frame);
     if (!handled.ok()) {
-      failLocked(brokenRule(describe(rank) + " broke the protocol: " + messageOf(handled)));
+      failLocked(unhandled(describe(rank), handled));
       sourceGone(rank);
     }
   }

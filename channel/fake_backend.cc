@@ -132,6 +132,7 @@ class FakeBackendImpl final : public FakeBackend {
                                                      const PoolLayout& layout) override {
     LATENTD_RETURN_IF_ERROR(checkSlotsFit(layout));
     LATENTD_RETURN_IF_ERROR(spend(imports_to_fail_));
+    LATENTD_RETURN_IF_ERROR(spend(imports_to_lose_, absl::StatusCode::kUnavailable));
     LATENTD_ASSIGN_OR_RETURN(const std::shared_ptr<FakeMemory> memory, find(handle, layout.bytes));
     return importHostPool(memory->span().first(layout.bytes), layout, memory);
   }
@@ -156,14 +157,15 @@ class FakeBackendImpl final : public FakeBackend {
   }
   void failPools(uint32_t count) override { pools_to_fail_ = count; }
   void failImports(uint32_t count) override { imports_to_fail_ = count; }
+  void loseImports(uint32_t count) override { imports_to_lose_ = count; }
   uint64_t bytesAllocated() const override { return *total_; }
 
  private:
-  static Status spend(std::atomic<uint32_t>& count) {
+  static Status spend(std::atomic<uint32_t>& count, absl::StatusCode code = absl::StatusCode::kResourceExhausted) {
     uint32_t left = count;
     while (left > 0) {
       if (count.compare_exchange_weak(left, left - 1)) {
-        return makeStatus(absl::StatusCode::kResourceExhausted, "no memory: injected");
+        return makeStatus(code, "no memory: injected");
       }
     }
     return absl::OkStatus();
@@ -203,6 +205,7 @@ class FakeBackendImpl final : public FakeBackend {
   const std::shared_ptr<std::atomic<uint64_t>> total_ = std::make_shared<std::atomic<uint64_t>>(0);
   std::atomic<uint32_t> pools_to_fail_{0};
   std::atomic<uint32_t> imports_to_fail_{0};
+  std::atomic<uint32_t> imports_to_lose_{0};
   mutable Mutex mutex_;
   std::map<std::string, std::weak_ptr<Backlog>> listeners_ GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<FakeConnection>> connections_ GUARDED_BY(mutex_);

@@ -34,6 +34,8 @@ class FakeBackend : public Backend {
   // Want of memory: the next `count` pools cannot be created, or imported.
   virtual void failPools(uint32_t count) = 0;
   virtual void failImports(uint32_t count) = 0;
+  // An exporter that has died, and whose connection has not ended yet: the next `count` pools are gone.
+  virtual void loseImports(uint32_t count) = 0;
   // Bytes of pools, buffers and control blocks that exist.
   virtual uint64_t bytesAllocated() const = 0;
 };

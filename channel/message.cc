@@ -28,6 +28,17 @@ Status parseMessage(const Frame& frame, v1::Message& message) {
                     "a frame of " + std::to_string(frame.bytes.size()) + " bytes is no message of this protocol");
 }
 
+Status unhandled(const std::string& peer, const Status& why) {
+  switch (why.code()) {
+    case absl::StatusCode::kUnavailable:
+      return makeStatus(why.code(), peer + " is gone: " + messageOf(why));
+    case absl::StatusCode::kDataLoss:
+      return why;
+    default:
+      return makeStatus(absl::StatusCode::kInternal, peer + " broke the protocol: " + messageOf(why));
+  }
+}
+
 void writeStatus(const Status& status, latentd::v1::StatusProto& message) {
   message.set_code(static_cast<int>(status.code()));
   std::string text = messageOf(status);

@@ -101,7 +101,7 @@ void ProducerCore::onPeer(Rank rank, uint32_t events) {
   if ((events & EPOLLOUT) != 0) link.flush().IgnoreError();  // a dead peer is noticed by reading
   const Status read = readPeer(rank);
   if (read.ok()) return;
-  failLocked(makeStatus(absl::StatusCode::kInternal, describe(rank) + " broke the protocol: " + messageOf(read)));
+  failLocked(unhandled(describe(rank), read));
   peerGone(rank);
 }
 

@@ -588,6 +588,17 @@ TEST_CASE("channel: want of memory for a pool leaves the channel usable", "[chan
   CHECK(it.rig.consumer().stats().pools_mapped == 1);
 }
 
+TEST_CASE("channel: what a peer exported and is gone means that the peer is [C15]", "[channel][fault]") {
+  FakeRig it;
+  it.fake->loseImports(1);
+  it.publish(0).IgnoreError();  // the announcement goes first, and may have ended the channel already
+  const Status received = it.rig.receive(0).status();
+  CHECK(received.code() == StatusCode::kUnavailable);
+  CHECK(std::string(received.message()).find("is gone") != std::string::npos);
+  REQUIRE(eventually([&] { return it.rig.consumerHeard().failures().size() == 1; }));
+  CHECK(it.rig.consumerHeard().failures()[0].code() == StatusCode::kUnavailable);
+}
+
 TEST_CASE("channel: a peer that does not read fills a bounded queue, then counts as dead [C10]", "[channel][fault]") {
   FakeRig it;
   it.fake->block(Side::kProducer, true);

@@ -22,6 +22,17 @@ TensorView byteTensor(const DeviceEnd& end, int64_t bytes = kBytes) {
   return deviceTensor(DType::kUInt8, {bytes}, end.device);
 }
 
+// For no shard_dim, in what a child is told.
+constexpr int32_t kWhole = 99;
+
+// Of bytes; the same for both sides of a hand-off (FNV-1a).
+uint64_t hashOf(const std::vector<std::byte>& bytes) {
+  uint64_t hash = 14695981039346656037u;
+  for (const std::byte byte : bytes)
+    hash = (hash ^ static_cast<uint64_t>(byte)) * 1099511628211u;
+  return hash;
+}
+
 uint64_t freeDeviceBytes() { return cuda::deviceMemory(cuda::DeviceIndex(0))->free_bytes; }
 
 // A producer in this process and consumers in others, which do what they are told.
@@ -35,7 +46,8 @@ class Handoff {
     producer_ = *std::move(producer);
     for (uint32_t c = 0; c < consumers; ++c) {
       std::ostringstream setup;
-      setup << address_ << ' ' << c << ' ' << consumers << ' ' << spec_.slots << ' ' << spec_.profiles_max;
+      setup << address_ << ' ' << c << ' ' << consumers << ' ' << spec_.slots << ' ' << spec_.profiles_max << ' '
+            << spec_.consumer_shard_dim.value_or(kWhole);
       group_.start("channel cuda consumer child", setup.str());
     }
     REQUIRE(eventually([&] { return producer_->bound(); }));
@@ -74,8 +86,8 @@ class Handoff {
 };
 
 // Carries out orders: "receive N" (asynchronous), "check N" (the last tensor, after the device is done), "discard N",
-// "block", "unblock", "stream FROM COUNT" (receives and checks), "synchronised", "reads" (ahead, and once more),
-// "close".
+// "hash" (of the last tensor), "block", "unblock", "stream FROM COUNT" (receives and checks), "synchronised", "reads"
+// (ahead, and once more), "close".
 class ConsumerOrders {
  public:
   ConsumerOrders(Consumer& consumer, DeviceEnd& end) : consumer_(consumer), end_(end) {}
@@ -93,6 +105,7 @@ class ConsumerOrders {
     if (verb == "unblock") blocker_.reset();
     if (verb == "stream") return stream(number, count);
     if (verb == "synchronised") return std::to_string(synchroniseCalls());
+    if (verb == "hash") return std::to_string(hashOf(download(last_, end_.stream.view())));
     if (verb == "reads") return std::to_string(consumer_.stats().read_ahead + consumer_.stats().reread);
     return "OK";
   }
@@ -136,7 +149,9 @@ TEST_CASE("channel cuda consumer child", "[.][child]") {
   std::string address;
   uint32_t rank = 0;
   ChannelSpec spec = smallSpec();
-  setup >> address >> rank >> spec.consumer_ranks >> spec.slots >> spec.profiles_max;
+  int32_t shard_dim = 0;
+  setup >> address >> rank >> spec.consumer_ranks >> spec.slots >> spec.profiles_max >> shard_dim;
+  if (shard_dim != kWhole) spec.consumer_shard_dim = shard_dim;
   DeviceEnd end(consumerDevice());
   auto consumer = openConsumer(spec, Rank(rank), {address}, end.channelDevice(), end.context);
   REQUIRE(consumer.status().ToString() == "OK");
@@ -234,6 +249,50 @@ TEST_CASE("channel: what is read ahead on a device and was not published is not 
     in_vain = std::stoi(handoff.ask(0, "reads")) - before - 1;
   }
   CHECK(in_vain > 0);
+}
+
+TEST_CASE("channel: what is filled in parts arrives as a whole, whichever part of it a rank reads [C7][C22]",
+          "[channel][cuda]") {
+  // The last part is shorter than the others, and no share of a consumer ends where a part does.
+  constexpr int64_t kRows = 5, kRowBytes = 8 << 20;
+  ChannelSpec spec = smallSpec();
+  const auto dim = GENERATE(as<int32_t>{}, kWhole, 0, 1);
+  CAPTURE(dim);
+  if (dim != kWhole) spec.consumer_shard_dim = dim;
+  const uint32_t consumers = dim == kWhole ? 1 : 2;
+  Handoff handoff(consumers, spec);
+  const TensorView tensor = deviceTensor(DType::kUInt8, {kRows, kRowBytes}, handoff.end().device);
+  std::vector<std::byte> content(kRows * kRowBytes);
+  for (uint64_t n = 0; n < 4; ++n) {
+    for (size_t i = 0; i < content.size(); ++i)
+      content[i] = static_cast<std::byte>((i + n) * 0x9e3779b97f4a7c15u >> 56);
+    upload(tensor, content.data(), handoff.stream());
+    REQUIRE(handoff.producer().publish(SequenceNumber(n), leaf(tensor), patient()).ToString() == "OK");
+    for (uint32_t c = 0; c < consumers; ++c) {
+      REQUIRE(handoff.ask(c, "receive " + std::to_string(n)) == "OK");
+      // The longer share is the first rank's.
+      const int64_t first_row = dim == 0 && c == 1 ? 3 : 0, end_row = dim == 0 && c == 0 ? 3 : kRows;
+      const int64_t first_byte = dim == 1 && c == 1 ? kRowBytes / 2 : 0;
+      const int64_t row_bytes = dim == 1 ? kRowBytes / 2 : kRowBytes;
+      std::vector<std::byte> part;
+      for (int64_t row = first_row; row < end_row; ++row) {
+        const auto begin = content.begin() + row * kRowBytes + first_byte;
+        part.insert(part.end(), begin, begin + row_bytes);
+      }
+      CHECK(handoff.ask(c, "hash") == std::to_string(hashOf(part)));
+    }
+  }
+}
+
+TEST_CASE("channel: no part of a large tensor is read before it is filled [C22]", "[channel][cuda]") {
+  Handoff handoff;
+  const TensorView tensor = byteTensor(handoff.end(), 40 << 20);
+  for (uint64_t n = 0; n < 12; ++n) {
+    handoff.tell(0, "receive " + std::to_string(n));
+    REQUIRE(handoff.publish(n, tensor).ToString() == "OK");
+    REQUIRE(handoff.hear(0) == "OK");
+    CHECK(handoff.ask(0, "check " + std::to_string(n)) == "OK");
+  }
 }
 
 TEST_CASE("channel: device slots are read in place", "[channel][cuda]") {

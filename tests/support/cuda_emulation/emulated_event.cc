@@ -1,0 +1,68 @@
+#include "tests/support/cuda_emulation/emulated_event.h"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+#include <new>
+#include <utility>
+
+namespace latentd::testing {
+
+EmulatedEvent::EmulatedEvent(std::unique_ptr<SharedObject> shared)
+    : shared_(std::move(shared)), words_(shared_ ? static_cast<Words*>(shared_->data()) : &own_) {}
+
+std::shared_ptr<EmulatedEvent> EmulatedEvent::create(bool interprocess) {
+  if (!interprocess) return std::shared_ptr<EmulatedEvent>(new EmulatedEvent(nullptr));
+  std::unique_ptr<SharedObject> shared = SharedObject::create(sizeof(Words));
+  if (shared == nullptr) return nullptr;
+  new (shared->data()) Words;
+  return std::shared_ptr<EmulatedEvent>(new EmulatedEvent(std::move(shared)));
+}
+
+std::shared_ptr<EmulatedEvent> EmulatedEvent::import(const SharedObject::Handle& handle) {
+  if (handle.bytes != sizeof(Words)) return nullptr;
+  std::unique_ptr<SharedObject> shared = SharedObject::import(handle);
+  return shared == nullptr ? nullptr : std::shared_ptr<EmulatedEvent>(new EmulatedEvent(std::move(shared)));
+}
+
+uint64_t EmulatedEvent::submit() {
+  words_->recorder.store(::getpid());
+  return words_->submitted.fetch_add(1, std::memory_order_acq_rel) + 1;
+}
+
+void EmulatedEvent::reach(uint64_t record) {
+  words_->reached.store(record, std::memory_order_release);
+  words_->changes.fetch_add(1, std::memory_order_release);
+  ::syscall(SYS_futex, &words_->changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool EmulatedEvent::isReached(uint64_t record) const {
+  return words_->reached.load(std::memory_order_acquire) >= record || recorderIsDead();
+}
+
+void EmulatedEvent::waitReached(uint64_t record) const {
+  for (;;) {
+    const uint32_t changes = words_->changes.load(std::memory_order_acquire);
+    if (isReached(record)) return;
+    // A death wakes nobody.
+    const timespec look{0, 2'000'000};
+    ::syscall(SYS_futex, &words_->changes, FUTEX_WAIT, changes, &look, nullptr, 0);
+  }
+}
+
+bool EmulatedEvent::recorderIsDead() const {
+  const pid_t recorder = words_->recorder.load();
+  if (recorder == ::getpid() || recorder == 0) return false;
+  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, recorder, 0));
+  if (fd < 0) return true;
+  pollfd ended{fd, POLLIN, 0};
+  const bool dead = ::poll(&ended, 1, 0) == 1;
+  ::close(fd);
+  return dead;
+}
+
+}  // namespace latentd::testing
