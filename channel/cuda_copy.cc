@@ -70,6 +70,23 @@ Status copyStridedAsync(std::byte* target, std::span<const int64_t> target_strid
   return copyPlanes(plane, dimensions, element_bytes, stream);
 }
 
+Status copyBytesAsync(std::byte* target, const std::byte* source, uint64_t bytes, cuda::StreamView stream) {
+  const cuda::DeviceGuard guard(stream.device());
+  return copyPlane({target, source, bytes}, stream);
+}
+
+std::optional<ByteRun> asRun(const CopyRegion& region, uint64_t element_bytes) {
+  const CopyBox box = makeCopyBox(region.target_strides, region.source_strides, region.extents);
+  if (box.empty || box.count > 1) return std::nullopt;
+  uint64_t elements = 1;
+  if (box.count == 1) {
+    if (box.dimensions[0].target != 1 || box.dimensions[0].source != 1) return std::nullopt;
+    elements = static_cast<uint64_t>(box.dimensions[0].extent);
+  }
+  return ByteRun{static_cast<uint64_t>(region.source_offset) * element_bytes,
+                 static_cast<uint64_t>(region.target_offset) * element_bytes, elements * element_bytes};
+}
+
 Status fillAsync(std::byte* slot, const TensorView& source, cuda::StreamView stream) {
   return copyStridedAsync(slot, contiguousStrides(source.shape), static_cast<const std::byte*>(source.data),
                           source.strides, source.shape, byteSize(source.dtype), stream);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "channel/tensor_view.h"
@@ -17,6 +18,17 @@ namespace latentd::channel {
 Status copyStridedAsync(std::byte* target, std::span<const int64_t> target_strides, const std::byte* source,
                         std::span<const int64_t> source_strides, std::span<const int64_t> extents, size_t element_bytes,
                         cuda::StreamView stream);
+
+// One run of bytes, the same way.
+Status copyBytesAsync(std::byte* target, const std::byte* source, uint64_t bytes, cuda::StreamView stream);
+
+// The bytes of a region that is one run on both sides.
+struct ByteRun {
+  uint64_t source = 0;  // from the region's buffer, as `target`
+  uint64_t target = 0;
+  uint64_t bytes = 0;
+};
+std::optional<ByteRun> asRun(const CopyRegion& region, uint64_t element_bytes);
 
 // Into a slot: the source becomes a dense tensor at `slot`.
 Status fillAsync(std::byte* slot, const TensorView& source, cuda::StreamView stream);

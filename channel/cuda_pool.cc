@@ -1,5 +1,6 @@
 #include "channel/cuda_pool.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -52,6 +53,27 @@ class RehearsedCopy {
   Event copied_;
 };
 
+// A slot is filled part by part, each with a ready event of its own: a peer reads one while the next is being filled.
+// What a pool and its imports agree on is its layout.
+struct SlotParts {
+  explicit SlotParts(const PoolLayout& layout)
+      : bytes(roundUp(std::max(kPartBytesMin, layout.slot_stride / kPartsMax), kSlotAlignment)),
+        // The leaves of a one-shot buffer are filled one by one.
+        count(layout.one_shot ? 1 : static_cast<uint32_t>((layout.slot_stride + bytes - 1) / bytes)) {}
+
+  // Of a slot's events.
+  size_t event(SlotIndex slot, uint64_t part) const { return size_t{slot.value} * count + part; }
+
+  const uint64_t bytes;  // of every part but the last
+  const uint32_t count;
+
+ private:
+  // More hide more of the first copy, and take longer to submit.
+  static constexpr uint64_t kPartsMax = 4;
+  // A copy that is worth the two calls of another part: 40 us between peers.
+  static constexpr uint64_t kPartBytesMin = 16 << 20;
+};
+
 // ---- producer -----------------------------------------------------------------------------------------------
 class CudaExportedPool final : public ExportedPool {
  public:
@@ -59,6 +81,7 @@ class CudaExportedPool final : public ExportedPool {
                    std::vector<Event> ready, RehearsedCopy rehearsed, std::string handle)
       : layout_(layout),
         options_(options),
+        parts_(layout),
         buffer_(std::move(buffer)),
         ready_(std::move(ready)),
         rehearsed_(std::move(rehearsed)),
@@ -84,8 +107,12 @@ class CudaExportedPool final : public ExportedPool {
     const uint64_t begin = slot.value * layout_.slot_stride + offset;
     LATENTD_CHECK(begin + byteCount(source) <= layout_.bytes, "a fill beyond the pool [C8]");
     LATENTD_RETURN_IF_ERROR(waitForReaders(slot, copied_by));
-    LATENTD_RETURN_IF_ERROR(fillAsync(static_cast<std::byte*>(buffer_.data()) + begin, source, options_.stream));
-    return ready_[slot.value].record(options_.stream);
+    std::byte* const target = static_cast<std::byte*>(buffer_.data()) + begin;
+    if (parts_.count > 1 && isContiguous(source)) return fillInParts(slot, target, source);
+    LATENTD_RETURN_IF_ERROR(fillAsync(target, source, options_.stream));
+    for (uint32_t part = 0; part < parts_.count; ++part)
+      LATENTD_RETURN_IF_ERROR(ready_[parts_.event(slot, part)].record(options_.stream));
+    return absl::OkStatus();
   }
 
   void rehearse() override { rehearsed_.rehearse(options_.stream); }
@@ -99,6 +126,18 @@ class CudaExportedPool final : public ExportedPool {
   }
 
  private:
+  Status fillInParts(SlotIndex slot, std::byte* target, const TensorView& source) {
+    const uint64_t bytes = byteCount(source);
+    for (uint32_t part = 0; part < parts_.count; ++part) {
+      const uint64_t begin = std::min(part * parts_.bytes, bytes);
+      const uint64_t end = std::min(begin + parts_.bytes, bytes);
+      LATENTD_RETURN_IF_ERROR(copyBytesAsync(target + begin, static_cast<const std::byte*>(source.data) + begin,
+                                             end - begin, options_.stream));
+      LATENTD_RETURN_IF_ERROR(ready_[parts_.event(slot, part)].record(options_.stream));
+    }
+    return absl::OkStatus();
+  }
+
   StatusOr<bool> isIdle() const {
     LATENTD_ASSIGN_OR_RETURN(const bool filled, allComplete(ready_));
     return filled ? rehearsed_.complete() : StatusOr<bool>(false);
@@ -116,8 +155,9 @@ class CudaExportedPool final : public ExportedPool {
 
   const PoolLayout layout_;
   const CudaOptions options_;
+  const SlotParts parts_;
   cuda::DeviceBuffer buffer_;
-  std::vector<Event> ready_;  // by slot
+  std::vector<Event> ready_;  // by slot and part
   RehearsedCopy rehearsed_;
   const std::string handle_;
   Mutex mutex_;
@@ -133,6 +173,7 @@ class CudaImportedPool final : public ImportedPool {
                    std::string attachment)
       : layout_(layout),
         options_(options),
+        parts_(layout),
         memory_(std::move(memory)),
         ready_(std::move(ready)),
         completed_(std::move(completed)),
@@ -147,8 +188,17 @@ class CudaImportedPool final : public ImportedPool {
   std::string attachment() const override { return attachment_; }
 
   Status read(SlotIndex slot, uint64_t offset, std::span<const CopyRegion> regions, const TensorView& target) override {
-    LATENTD_RETURN_IF_ERROR(waitReady(slot));
-    return readAsync(target, at(slot, offset), regions, options_.stream);
+    const uint64_t element = byteSize(target.dtype);
+    for (const CopyRegion& region : regions) {
+      const std::optional<ByteRun> run = readsInParts() ? asRun(region, element) : std::nullopt;
+      if (run) {
+        LATENTD_RETURN_IF_ERROR(readInParts(slot, *run, static_cast<std::byte*>(target.data)));
+      } else {
+        LATENTD_RETURN_IF_ERROR(waitReady(slot, parts_.count - 1));
+        LATENTD_RETURN_IF_ERROR(readAsync(target, at(slot, offset), {&region, 1}, options_.stream));
+      }
+    }
+    return absl::OkStatus();
   }
 
   bool lends() const override { return true; }
@@ -158,7 +208,7 @@ class CudaImportedPool final : public ImportedPool {
   }
 
   StatusOr<void*> borrow(SlotIndex slot, uint64_t offset) override {
-    LATENTD_RETURN_IF_ERROR(waitReady(slot));
+    LATENTD_RETURN_IF_ERROR(waitReady(slot, parts_.count - 1));
     return at(slot, offset);
   }
 
@@ -177,11 +227,27 @@ class CudaImportedPool final : public ImportedPool {
   }
 
  private:
+  // Not where processes take turns on one device: each wait could be a turn.
+  bool readsInParts() const { return parts_.count > 1 && rehearsed_.has_value(); }
+
+  Status readInParts(SlotIndex slot, const ByteRun& run, std::byte* target) const {
+    const uint64_t end = run.source + run.bytes;
+    for (uint64_t begin = run.source; begin < end;) {
+      const uint64_t part = begin / parts_.bytes;
+      const uint64_t bytes = std::min((part + 1) * parts_.bytes, end) - begin;
+      LATENTD_RETURN_IF_ERROR(waitReady(slot, part));
+      LATENTD_RETURN_IF_ERROR(
+          copyBytesAsync(target + run.target + (begin - run.source), at(slot, begin), bytes, options_.stream));
+      begin += bytes;
+    }
+    return absl::OkStatus();
+  }
+
   // The record was submitted before the fill of this slot was counted. Whether it is complete is not asked
   // first: where two contexts share a device, the wait is what makes this one's turn come while the copy is submitted.
-  Status waitReady(SlotIndex slot) const {
+  Status waitReady(SlotIndex slot, uint64_t part) const {
     LATENTD_CHECK(memory_.has_value(), "a read after the pool was unmapped [C13]");
-    return ready_[slot.value].makeWait(options_.stream);
+    return ready_[parts_.event(slot, part)].makeWait(options_.stream);
   }
 
   StatusOr<bool> isIdle() const {
@@ -197,8 +263,9 @@ class CudaImportedPool final : public ImportedPool {
 
   const PoolLayout layout_;
   const CudaOptions options_;
+  const SlotParts parts_;
   std::optional<cuda::ImportedMemory> memory_;
-  std::vector<Event> ready_;      // by slot; imported
+  std::vector<Event> ready_;      // by slot and part; imported
   std::vector<Event> completed_;  // by slot
   std::optional<RehearsedCopy> rehearsed_;
   const std::string attachment_;
@@ -211,7 +278,7 @@ StatusOr<std::unique_ptr<ExportedPool>> makeCudaPool(const PoolLayout& layout, c
   // Smaller allocations share a block, and a handle is one of the whole block.
   LATENTD_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer,
                            cuda::DeviceBuffer::allocate(device, roundUp(layout.bytes, kPoolGranularity)));
-  LATENTD_ASSIGN_OR_RETURN(std::vector<Event> ready, createEvents(device, layout.slots));
+  LATENTD_ASSIGN_OR_RETURN(std::vector<Event> ready, createEvents(device, layout.slots * SlotParts(layout).count));
   LATENTD_ASSIGN_OR_RETURN(RehearsedCopy rehearsed, RehearsedCopy::make(device));
   std::string handle;
   LATENTD_ASSIGN_OR_RETURN(const cuda::MemoryHandle memory, buffer.exportHandle());
@@ -225,8 +292,8 @@ StatusOr<std::unique_ptr<ExportedPool>> makeCudaPool(const PoolLayout& layout, c
 StatusOr<std::shared_ptr<ImportedPool>> importCudaPool(const std::string& handle, const PoolLayout& layout,
                                                        const CudaOptions& options) {
   const cuda::DeviceIndex device = options.stream.device();
-  LATENTD_ASSIGN_OR_RETURN(std::vector<Event> ready,
-                           importEvents(device, handle, sizeof(cuda::MemoryHandle), layout.slots));
+  LATENTD_ASSIGN_OR_RETURN(std::vector<Event> ready, importEvents(device, handle, sizeof(cuda::MemoryHandle),
+                                                                  layout.slots * SlotParts(layout).count));
   LATENTD_ASSIGN_OR_RETURN(cuda::ImportedMemory memory,
                            cuda::ImportedMemory::open(device, rawAt<cuda::MemoryHandle>(handle, 0)));
   LATENTD_ASSIGN_OR_RETURN(std::vector<Event> completed, createEvents(device, layout.slots));

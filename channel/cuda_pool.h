@@ -6,8 +6,9 @@
 #include "channel/backend.h"
 #include "channel/cuda_options.h"
 
-// The pools of the cuda_ipc transport: a plain device allocation that is exported once, a ready event of the producer
-// and a completion event of each consumer rank for each slot. Exporter and importer are different processes.
+// The pools of the cuda_ipc transport: a plain device allocation that is exported once, and for each slot a ready event
+// of the producer, several if the slot is large and filled in parts, and a completion event of each consumer rank.
+// Exporter and importer are different processes.
 namespace latentd::channel {
 
 StatusOr<std::unique_ptr<ExportedPool>> makeCudaPool(const PoolLayout& layout, const CudaOptions& options);

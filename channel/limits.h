@@ -7,8 +7,8 @@
 // Every bound of the data plane. What a peer sends is checked against them before it is used.
 namespace latentd::channel {
 
-// Raised at every change of proto/channel.proto or of the control block that an older peer would misread.
-inline constexpr uint32_t kProtocolVersion = 4;
+// Raised at every change of proto/channel.proto, of the control block or of handles that an older peer would misread.
+inline constexpr uint32_t kProtocolVersion = 5;
 
 // Ranks of one host: eight GPUs shared by eight processes each.
 inline constexpr uint32_t kRanksMax = 64;
