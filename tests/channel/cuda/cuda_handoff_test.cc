@@ -2,11 +2,11 @@
 #include <thread>
 
 #include "tests/channel/cuda/device_end.h"
-#include "tests/channel/cuda/stream_blocker.h"
 #include "tests/channel/cuda/sync_counter.h"
 #include "tests/channel/tensors.h"
 #include "tests/support/catch.h"
 #include "tests/support/peer_group.h"
+#include "tests/support/stream_blocker.h"
 
 // Hand-offs of tensors in device memory between real processes: order, reuse, and what they cost. Consumers are hidden
 // cases of this binary.
@@ -15,6 +15,7 @@ namespace {
 
 using latentd::testing::ParentPipe;
 using latentd::testing::PeerGroup;
+using latentd::testing::StreamBlocker;
 
 constexpr int64_t kBytes = 4 << 20;
 

@@ -1,9 +1,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
-#include <cstring>
 #include <vector>
 
 #include "runtime/base/unique_fd.h"
@@ -15,14 +13,16 @@
 #include "runtime/cuda/stream_drain.h"
 #include "tests/support/catch.h"
 #include "tests/support/child_test_case.h"
+#include "tests/support/stream_blocker.h"
 
-// Needs a GPU. The other process of the interprocess cases is a hidden case of this binary.
+// Needs a GPU, or the emulation. The other process of the interprocess cases is a hidden case of this binary.
 namespace latentd::cuda {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ChildTestCase;
+using testing::StreamBlocker;
 
 constexpr DeviceIndex kDevice{0};
 constexpr size_t kBytes = 1 << 20;
@@ -52,33 +52,6 @@ std::vector<unsigned char> bytesOf(const void* device, const Stream& stream) {
   return host;
 }
 
-// Keeps a stream busy until it is let go.
-class Blocker {
- public:
-  explicit Blocker(const Stream& stream) {
-    REQUIRE(pipe(ends_) == 0);
-    REQUIRE(cudaLaunchHostFunc(stream.view().get(), waitForByte, &ends_[0]) == cudaSuccess);
-  }
-  ~Blocker() {
-    release();
-    close(ends_[0]);
-    if (ends_[1] >= 0) close(ends_[1]);
-  }
-  void release() {
-    if (released_) return;
-    released_ = true;
-    CHECK(write(ends_[1], "x", 1) == 1);
-  }
-
- private:
-  static void CUDART_CB waitForByte(void* fd) {
-    char byte;
-    (void)!read(*static_cast<int*>(fd), &byte, 1);
-  }
-  int ends_[2] = {-1, -1};
-  bool released_ = false;
-};
-
 TEST_CASE("cuda: a device has a name for every process, and memory", "[cuda]") {
   const auto uuid = deviceUuid(kDevice);
   REQUIRE(uuid.ok());
@@ -104,7 +77,7 @@ TEST_CASE("cuda: a stream waits for an event of another one", "[cuda]") {
   REQUIRE(consumer.synchronize().ok());
   auto event = Event::create(kDevice);
   REQUIRE(event.ok());
-  Blocker blocker(producer);
+  StreamBlocker blocker(producer.view());
   REQUIRE(cudaMemsetAsync(buffer.data(), 2, kBytes, producer.view().get()) == cudaSuccess);
   REQUIRE(event->record(producer.view()).ok());
   CHECK_FALSE(event->complete().value());
@@ -117,7 +90,7 @@ TEST_CASE("cuda: a stream waits for an event of another one", "[cuda]") {
 TEST_CASE("cuda: draining ends with the work, or at the deadline", "[cuda]") {
   const Stream stream = makeStream();
   CHECK(drain(stream.view(), milliseconds(0)).ok());
-  Blocker blocker(stream);
+  StreamBlocker blocker(stream.view());
   CHECK(drain(stream.view(), milliseconds(20)).code() == absl::StatusCode::kDeadlineExceeded);
   blocker.release();
   CHECK(drain(stream.view(), seconds(10)).ok());
@@ -137,7 +110,7 @@ TEST_CASE("cuda: another process reads memory once its event is complete", "[cud
   REQUIRE(ready.ok());
   REQUIRE(cudaMemsetAsync(buffer.data(), 1, kBytes, stream.view().get()) == cudaSuccess);
   REQUIRE(stream.synchronize().ok());
-  Blocker blocker(stream);
+  StreamBlocker blocker(stream.view());
   REQUIRE(cudaMemsetAsync(buffer.data(), 7, kBytes, stream.view().get()) == cudaSuccess);
   REQUIRE(ready->record(stream.view()).ok());
   const Handles handles{buffer.exportHandle().value(), ready->exportHandle().value()};

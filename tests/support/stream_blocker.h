@@ -9,7 +9,7 @@
 #include "runtime/cuda/stream.h"
 #include "tests/support/catch.h"
 
-namespace latentd::channel::testing {
+namespace latentd::testing {
 
 // Keeps a stream from going on until it is let go: slow work of which the test knows when it ends.
 class StreamBlocker {
@@ -44,4 +44,4 @@ class StreamBlocker {
   bool released_ = false;
 };
 
-}  // namespace latentd::channel::testing
+}  // namespace latentd::testing
