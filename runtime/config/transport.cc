@@ -1,6 +1,7 @@
 #include "runtime/config/transport.h"
 
 #include <algorithm>
+#include <map>
 
 namespace latentd::config {
 namespace {
@@ -67,6 +68,20 @@ std::optional<std::string> missingDevice(const DeviceSurvey& survey, const Group
   if (absent == group.devices.end()) return std::nullopt;
   return "group " + group.name + " is on " + toString(*absent) + ", and this machine has " +
          (survey.count == 0 ? "no GPU" : std::to_string(survey.count) + " GPU(s), counted from 0");
+}
+
+std::optional<std::string> turnsTaken(const DeviceSurvey& survey, const std::vector<GroupSpec>& groups) {
+  if (survey.mps) return std::nullopt;
+  std::map<uint32_t, int> processes;  // by GPU
+  for (const GroupSpec& group : groups) {
+    for (const Device& device : group.devices)
+      processes[device.index] += device.kind == Device::Kind::kCuda && device.index < survey.count ? 1 : 0;
+  }
+  const auto shared = std::find_if(processes.begin(), processes.end(), [](const auto& gpu) { return gpu.second > 1; });
+  if (shared == processes.end()) return std::nullopt;
+  return "cuda:" + std::to_string(shared->first) + " has " + std::to_string(shared->second) +
+         " worker processes, which take turns on it: NVIDIA's Multi-Process Service, started before latentd, lets them "
+         "compute side by side (README.md, run on GPUs)";
 }
 
 }  // namespace latentd::config

@@ -178,6 +178,7 @@ StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpaw
   LATENTD_ASSIGN_OR_RETURN(findings.token_cuts, findTokenCuts(topology, result));
   findings.process_bytes = result.process_bytes();
   findings.devices.count = result.devices().count();
+  findings.devices.mps = result.devices().mps();
   for (const wire::DevicePair& pair : result.devices().not_peers())
     findings.devices.not_peers.emplace(pair.lower(), pair.higher());
   for (const config::GroupSpec& group : topology.groups) {
@@ -185,6 +186,7 @@ StatusOr<config::Findings> preflight(const config::Topology& topology, ChildSpaw
       findings.notes.push_back(
           messageOf(topology.locations.refuse(pathOf(topology, group.place, "devices"), *missing)));
   }
+  if (const auto turns = config::turnsTaken(findings.devices, topology.groups)) findings.notes.push_back(*turns);
   for (size_t group = 0; group < topology.groups.size(); ++group)
     findings.weight_bytes.push_back(findingsOf(topology.stageOf(group), result).ready().weight_bytes());
   std::vector<v1::ModelLimits> stages;

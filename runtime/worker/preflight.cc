@@ -42,6 +42,7 @@ Status check(const stages::StageRegistry& registry, const wire::Load& group, wir
 wire::DeviceSurvey surveyDevices() {
   wire::DeviceSurvey survey;
   survey.set_count(cuda::deviceCount());
+  survey.set_mps(survey.count() > 0 && cuda::isServedByMps(cuda::DeviceIndex(0)).value_or(false));
   for (uint32_t lower = 0; lower < survey.count(); ++lower) {
     for (uint32_t higher = lower + 1; higher < survey.count(); ++higher) {
       const auto peers = cuda::arePeers(cuda::DeviceIndex(int(lower)), cuda::DeviceIndex(int(higher)));

@@ -13,6 +13,7 @@ GroupSpec groupOn(const std::string& name, std::vector<Device> devices) {
 }
 
 constexpr Device kCpu{Device::Kind::kCpu, 0};
+constexpr Device kHost{};
 constexpr Device kFirst{Device::Kind::kCuda, 0};
 constexpr Device kSecond{Device::Kind::kCuda, 1};
 
@@ -63,6 +64,18 @@ TEST_CASE("config: GPUs that are not peers meet in host memory", "[config]") {
   CHECK(!missingDevice({1, {}}, first));
   CHECK(missingDevice({0, {}}, first) ==
         std::optional<std::string>("group denoise is on cuda:0, and this machine has no GPU"));
+}
+
+TEST_CASE("config: processes that share a GPU and take turns are told of MPS", "[config]") {
+  const std::vector<GroupSpec> groups = {groupOn("text", {kHost, kHost}), groupOn("denoise", {kFirst, kSecond}),
+                                         groupOn("decode", {kSecond})};
+  const auto turns = turnsTaken({2, {}}, groups);
+  REQUIRE(turns);
+  CHECK(turns->starts_with("cuda:1 has 2 worker processes, which take turns"));
+  CHECK(!turnsTaken({2, {}, true}, groups));
+  CHECK(!turnsTaken({1, {}}, groups));
+  CHECK(!turnsTaken({2, {}}, {groups[0], groups[1]}));
+  CHECK(!turnsTaken({0, {}}, groups));
 }
 
 TEST_CASE("config: transports have the names of their backends", "[config]") {
