@@ -81,6 +81,8 @@ struct ChannelContext {
   const Clock* clock = nullptr;
   FaultPoints* faults = nullptr;  // tests only
   std::stop_token cancel;         // ends an openConsumer() that waits for its peers: CANCELLED
+  // Running where freeing memory holds up nobody: for a device's the driver waits for the device. Null: `loop`.
+  EventLoop* freeing = nullptr;
 };
 
 // ---- producer ----------------------------------------------------------------------------------------------

@@ -52,17 +52,18 @@ StatusOr<ConsumerCore::Copied> ConsumerCore::copy(SequenceNumber sequence, Alloc
   try {
     tree = copyOut(claim, allocator, std::move(ahead.targets));
   } catch (...) {
-    completeReads(claim).IgnoreError();
-    giveUp(sequence, "failed");
+    const Status completed = completeReads(claim);
+    if (completed.ok()) giveUp(sequence, "failed");
+    if (!completed.ok()) finish(sequence, claim, completed).IgnoreError();
     throw;
   }
   // Also of copies that were submitted before one that failed, and may still run.
   const Status completed = completeReads(claim);
+  if (!completed.ok()) return finish(sequence, claim, completed);
   if (!tree.ok()) {
     giveUp(sequence, "failed");
     return annotate(tree.status(), "receiving number " + std::to_string(sequence.value) + " of " + spec_.edge);
   }
-  if (!completed.ok()) return finish(sequence, claim, completed);
   copying.end(claim.plan->bytes);
   return Copied{*std::move(tree), std::move(claim)};
 }

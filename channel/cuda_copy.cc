@@ -6,6 +6,9 @@
 namespace latentd::channel {
 namespace {
 
+// Of cudaMemcpy2D (cudaDevAttrMaxPitch, the same on every device).
+constexpr size_t kPitchMax = (size_t{1} << 31) - 1;
+
 // A stack of equally spaced rows of bytes on both sides.
 struct Plane {
   std::byte* target = nullptr;
@@ -57,9 +60,12 @@ Status copyStridedAsync(std::byte* target, std::span<const int64_t> target_strid
     dimensions = dimensions.first(dimensions.size() - 1);
   }
   const auto fits = [&](const CopyDimension& rows) {
-    // A pitch must hold its row; a broadcast or overlapping source does not.
-    return static_cast<size_t>(rows.source) * element_bytes >= plane.width &&
-           static_cast<size_t>(rows.target) * element_bytes >= plane.width;
+    // A pitch must hold its row, which that of a broadcast or overlapping source does not, and has a bound.
+    const auto is_pitch = [&](int64_t stride) {
+      const size_t pitch = static_cast<size_t>(stride) * element_bytes;
+      return pitch >= plane.width && pitch <= kPitchMax;
+    };
+    return is_pitch(rows.source) && is_pitch(rows.target);
   };
   if (!dimensions.empty() && fits(dimensions.back())) {
     plane.height = static_cast<size_t>(dimensions.back().extent);

@@ -23,7 +23,7 @@ class HostExportedPool final : public ExportedPool {
       : memory_(memory), layout_(layout), handle_(std::move(handle)) {}
 
   Handle handle() const override { return handle_; }
-  Status attach(Rank, const std::string&) override { return absl::OkStatus(); }
+  Status attach(Rank, const std::string& attachment) override { return checkHostAttachment(attachment); }
 
   Status fill(SlotIndex slot, uint64_t offset, const TensorView& source, uint64_t) override {
     LATENTD_RETURN_IF_ERROR(checkOnHost(source));
@@ -47,7 +47,7 @@ class HostImportedPool final : public ImportedPool {
   HostImportedPool(std::span<const std::byte> memory, const PoolLayout& layout, std::shared_ptr<const void> keep)
       : memory_(memory), layout_(layout), keep_(std::move(keep)) {}
 
-  std::string attachment() const override { return {}; }
+  std::string attachment() const override { return std::string(kHostAttachment); }
 
   Status read(SlotIndex slot, uint64_t offset, std::span<const CopyRegion> regions, const TensorView& target) override {
     LATENTD_RETURN_IF_ERROR(checkOnHost(target));
@@ -89,6 +89,11 @@ class HostImportedPool final : public ImportedPool {
 };
 
 }  // namespace
+
+Status checkHostAttachment(const std::string& attachment) {
+  if (attachment == kHostAttachment) return absl::OkStatus();
+  return makeStatus(absl::StatusCode::kInvalidArgument, "what a peer sent is not of a pool in host memory");
+}
 
 std::unique_ptr<ExportedPool> makeHostPool(std::span<std::byte> memory, const PoolLayout& layout, Handle handle) {
   return std::make_unique<HostExportedPool>(memory, layout, std::move(handle));

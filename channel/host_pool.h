@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "channel/backend.h"
 
@@ -14,5 +16,9 @@ namespace latentd::channel {
 std::unique_ptr<ExportedPool> makeHostPool(std::span<std::byte> memory, const PoolLayout& layout, Handle handle);
 std::shared_ptr<ImportedPool> importHostPool(std::span<const std::byte> memory, const PoolLayout& layout,
                                              std::shared_ptr<const void> keep);
+
+// What an import of host memory has to say: nothing, for there are no events. INVALID_ARGUMENT for anything else.
+inline constexpr std::string_view kHostAttachment = "host";
+Status checkHostAttachment(const std::string& attachment);
 
 }  // namespace latentd::channel

@@ -1,10 +1,12 @@
 #include "channel/pinned_pool.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "channel/cuda_copy.h"
+#include "channel/host_pool.h"
 #include "runtime/base/check.h"
 #include "runtime/base/shm_region.h"
 #include "runtime/cuda/memory.h"
@@ -20,7 +22,7 @@ class PinnedExportedPool final : public ExportedPool {
       : layout_(layout), options_(options), region_(std::move(region)), pinned_(std::move(pinned)) {}
 
   Handle handle() const override { return {{}, {region_->fd()}, region_}; }
-  Status attach(Rank, const std::string&) override { return absl::OkStatus(); }
+  Status attach(Rank, const std::string& attachment) override { return checkHostAttachment(attachment); }
 
   Status fill(SlotIndex slot, uint64_t offset, const TensorView& source, uint64_t) override {
     const uint64_t begin = slot.value * layout_.slot_stride + offset;
@@ -44,7 +46,7 @@ class PinnedImportedPool final : public ImportedPool {
                      std::optional<cuda::PinnedRange> pinned)
       : layout_(layout), options_(options), region_(std::move(region)), pinned_(std::move(pinned)) {}
 
-  std::string attachment() const override { return {}; }
+  std::string attachment() const override { return std::string(kHostAttachment); }
 
   Status read(SlotIndex slot, uint64_t offset, std::span<const CopyRegion> regions, const TensorView& target) override {
     const uint64_t begin = slot.value * layout_.slot_stride + offset;

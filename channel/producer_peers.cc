@@ -133,6 +133,8 @@ Status ProducerCore::onMessage(Rank rank, const v1::Message& message) {
   if (message.has_pool_attached() && running) {
     const v1::PoolAttached& attached = message.pool_attached();
     if (attached.profile() < staging_.profileCount()) {
+      // Without memory for it nothing is copied from it either, until it is asked for again.
+      if (!readStatus(attached.status()).ok()) return absl::OkStatus();
       return staging_.profile(RowIndex(attached.profile())).pool->attach(rank, attached.handle());
     }
   } else if (message.has_pool_request() && running) {
@@ -165,13 +167,16 @@ Status ProducerCore::onDoorbell(Rank rank, const v1::Doorbell& doorbell) {
   stats_.discarded_acks += outcome.discarded;
   if (!outcome.done) return absl::OkStatus();
   const AckLedger::Entry& done = *outcome.done;
-  // Unmapping large buffers takes time: not under the lock.
+  // To free a buffer takes as long as its device works: neither under the lock, nor on the loop's thread.
   auto freed = std::make_shared<std::vector<std::unique_ptr<ExportedPool>>>(staging_.release(done));
   ++stats_.transfers_done;
   const Clock::TimePoint now = context_.clock->now();
   const Transfer transfer{done.sequence, done.bytes, now - done.start, done.slot_wait, now, done.pooled};
-  callLater([this, transfer, freed = std::move(freed)] {
-    freed->clear();
+  if (!freed->empty()) {
+    EventLoop& loop = context_.freeing != nullptr ? *context_.freeing : *context_.loop;
+    loop.post([freed = std::move(freed)] { freed->clear(); });
+  }
+  callLater([this, transfer] {
     if (callbacks_.on_transfer_done) callbacks_.on_transfer_done(transfer);
   });
   changed_.notifyAll();

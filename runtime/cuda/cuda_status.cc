@@ -55,10 +55,4 @@ Status cudaStatus(cudaError_t error, std::string_view what) {
   return makeStatus(codeOf(error), message);
 }
 
-Status importStatus(cudaError_t error, std::string_view what) {
-  const Status status = cudaStatus(error, what);
-  if (status.code() != absl::StatusCode::kInternal) return status;
-  return makeStatus(absl::StatusCode::kUnavailable, messageOf(status));
-}
-
 }  // namespace latentd::cuda

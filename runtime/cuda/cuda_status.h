@@ -14,10 +14,6 @@ namespace latentd::cuda {
 // that one failed call is not reported again by the next library.
 Status cudaStatus(cudaError_t error, std::string_view what);
 
-// The same of a call that imports what another process exported: UNAVAILABLE where cudaStatus() would say INTERNAL, for
-// what drivers say of a process that is gone differs, and nothing else is known to fail.
-Status importStatus(cudaError_t error, std::string_view what);
-
 // The context of this process is lost (an illegal access, a failed launch, an uncorrectable memory error): every later
 // call fails too, and only a new process helps.
 bool isSticky(cudaError_t error);

@@ -24,8 +24,7 @@ StatusOr<Event> Event::import(DeviceIndex device, const EventHandle& handle) {
   cudaIpcEventHandle_t raw;
   std::memcpy(&raw, handle.data(), sizeof(raw));
   cudaEvent_t event = nullptr;
-  const cudaError_t opened = cudaIpcOpenEventHandle(&event, raw);
-  if (opened != cudaSuccess) return importStatus(opened, "importing an event");
+  LATENTD_CUDA_RETURN_IF_ERROR(cudaIpcOpenEventHandle(&event, raw), "importing an event");
   return Event(event, device);
 }
 

@@ -35,10 +35,8 @@ StatusOr<ImportedMemory> ImportedMemory::open(DeviceIndex device, const MemoryHa
   cudaIpcMemHandle_t raw;
   std::memcpy(&raw, handle.data(), sizeof(raw));
   void* data = nullptr;
-  const cudaError_t opened = cudaIpcOpenMemHandle(&data, raw, cudaIpcMemLazyEnablePeerAccess);
-  if (opened != cudaSuccess) {
-    return importStatus(opened, "importing device memory on cuda:" + std::to_string(device.value));
-  }
+  LATENTD_CUDA_RETURN_IF_ERROR(cudaIpcOpenMemHandle(&data, raw, cudaIpcMemLazyEnablePeerAccess),
+                               "importing device memory on cuda:" + std::to_string(device.value));
   return ImportedMemory(data, device);
 }
 

@@ -29,9 +29,11 @@ Edges::Edges(Rank rank, const WorkerDevice& device, EventSink& events)
     : rank_(rank),
       device_(device),
       events_(events),
+      freeing_thread_(clock_, "freeing"),
       channel_thread_(clock_, "channel"),
       blocking_thread_(clock_, "edges") {
   context_.loop = &channel_thread_.loop();
+  context_.freeing = &freeing_thread_.loop();
   context_.clock = &clock_;
 }
 

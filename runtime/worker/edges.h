@@ -61,6 +61,7 @@ class Edges final : public ChannelTable {
   const WorkerDevice& device_;
   EventSink& events_;
   SteadyClock clock_;
+  LoopThread freeing_thread_;        // frees memory that a device may still use; outlives the next
   LoopThread channel_thread_;        // runs the data plane; outlives every end
   channel::ChannelContext context_;  // without a backend: each channel has its own
   Mutex mutex_;

@@ -32,6 +32,9 @@ struct Stop {
   std::optional<ArtifactState> artifact;
 };
 
+// A producer whose traffic is steady: it says so after the number, and goes on at once.
+const std::string kFlowing = "flowing";
+
 // A consumer that reads ahead of a record, which the producer is stopped before.
 const std::string kReadingAhead = "reading_ahead";
 
@@ -144,6 +147,7 @@ TEST_CASE("channel kill producer child", "[.][child]") {
     WaitOptions wait;
     wait.deadline = soon();
     status = (*producer)->publish(SequenceNumber(n), leaf(child.backend->floats(100'000, static_cast<float>(n))), wait);
+    if (n == child.number && child.stop == kFlowing) child.stopHere();
   }
   finish(child, status, before, [&] {
     (*producer)->close();
@@ -327,7 +331,9 @@ void killInEveryState(const std::string& transport, bool reads_ahead) {
 // Kills either side at a random moment of steady traffic.
 void killAtRandom(const std::string& transport, std::mt19937& random, int rounds) {
   for (int round = 0; round < rounds; ++round) {
-    Pair pair(transport, "-", "-", 0);
+    Pair pair(transport, kFlowing, "-", kLater);
+    REQUIRE(pair.group.next(pair.producer) == "here");
+    pair.group.send(pair.producer, "go");
     const Side victim = random() % 2 == 0 ? Side::kProducer : Side::kConsumer;
     const auto moment = std::chrono::microseconds(random() % 20'000);
     CAPTURE(round, victim == Side::kProducer, moment.count());

@@ -1,3 +1,4 @@
+#include <future>
 #include <sstream>
 #include <thread>
 
@@ -87,8 +88,8 @@ class Handoff {
 };
 
 // Carries out orders: "receive N" (asynchronous), "check N" (the last tensor, after the device is done), "discard N",
-// "hash" (of the last tensor), "block", "unblock", "stream FROM COUNT" (receives and checks), "synchronised", "reads"
-// (ahead, and once more), "close".
+// "hash" (of the last tensor), "block", "unblock", "slow MS" (blocked that long), "stream FROM COUNT" (receives and
+// checks), "synchronised", "reads" (ahead, and once more), "close".
 class ConsumerOrders {
  public:
   ConsumerOrders(Consumer& consumer, DeviceEnd& end) : consumer_(consumer), end_(end) {}
@@ -104,6 +105,7 @@ class ConsumerOrders {
     if (verb == "discard") return consumer_.discard(SequenceNumber(number), "test").ToString();
     if (verb == "block") blocker_ = std::make_unique<StreamBlocker>(end_.stream.view());
     if (verb == "unblock") blocker_.reset();
+    if (verb == "slow") slow(std::chrono::milliseconds(number));
     if (verb == "stream") return stream(number, count);
     if (verb == "synchronised") return std::to_string(synchroniseCalls());
     if (verb == "hash") return std::to_string(hashOf(download(last_, end_.stream.view())));
@@ -116,6 +118,14 @@ class ConsumerOrders {
     LATENTD_ASSIGN_OR_RETURN(const ArtifactTree tree, consumer_.receive(SequenceNumber(number), end_.cache, patient()));
     last_ = *tree.getIf<TensorView>();
     return absl::OkStatus();
+  }
+  // The stream stands still for a while, whatever this process waits for.
+  void slow(std::chrono::milliseconds time) {
+    blocker_ = std::make_unique<StreamBlocker>(end_.stream.view());
+    releasing_ = std::async(std::launch::async, [this, time] {
+      std::this_thread::sleep_for(time);
+      blocker_->release();
+    });
   }
   std::string borrow(uint64_t number) {
     auto lent = consumer_.borrow(SequenceNumber(number), patient());
@@ -140,6 +150,7 @@ class ConsumerOrders {
   DeviceEnd& end_;
   TensorView last_;
   std::unique_ptr<StreamBlocker> blocker_;
+  std::future<void> releasing_;
 };
 
 }  // namespace
@@ -294,6 +305,98 @@ TEST_CASE("channel: no part of a large tensor is read before it is filled [C22]"
     REQUIRE(handoff.hear(0) == "OK");
     CHECK(handoff.ask(0, "check " + std::to_string(n)) == "OK");
   }
+}
+
+TEST_CASE("channel: nothing of a large slot is read before all that it needs is filled, however it is [C22]",
+          "[channel][cuda]") {
+  constexpr int64_t kRows = 40, kRowBytes = 1 << 20;
+  const auto pad = GENERATE(as<int64_t>{}, 0, 256);  // between the rows of the source
+  const auto verb = GENERATE(as<std::string>{}, "receive ", "borrow ");
+  CAPTURE(pad, verb);
+  Handoff handoff;
+  const TensorView wide = deviceTensor(DType::kUInt8, {kRows, kRowBytes + pad}, handoff.end().device);
+  TensorView tensor = wide;
+  tensor.shape[1] = kRowBytes;
+  for (uint64_t n = 0; n < 5; ++n) {
+    StreamBlocker slow(handoff.stream());
+    fillBytes(wide, patternOf(n), handoff.stream());
+    REQUIRE(handoff.producer().publish(SequenceNumber(n), leaf(tensor), patient()).ToString() == "OK");
+    handoff.tell(0, verb + std::to_string(n));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time to go wrong in, nothing waits for it
+    slow.release();
+    REQUIRE(handoff.hear(0) == "OK");
+    if (verb == "receive ") CHECK(handoff.ask(0, "check " + std::to_string(n)) == "OK");
+  }
+}
+
+TEST_CASE("channel: rows that lie gigabytes apart are staged", "[channel][cuda]") {
+  Handoff handoff;
+  constexpr int64_t kStride = (int64_t{1} << 31) + 4096;  // more than a pitch may be
+  TensorView tensor = deviceTensor(DType::kUInt8, {kStride + 64}, handoff.end().device);
+  fillBytes(tensor, patternOf(0), handoff.stream());
+  tensor.shape = {2, 64};
+  tensor.strides = {kStride, 1};
+  REQUIRE(handoff.producer().publish(SequenceNumber(0), leaf(tensor), patient()).ToString() == "OK");
+  REQUIRE(handoff.ask(0, "receive 0") == "OK");
+  CHECK(handoff.ask(0, "check 0") == "OK");
+}
+
+TEST_CASE("channel: a one-shot buffer is not freed before a slow consumer's copy [C13]", "[channel][cuda]") {
+  ChannelSpec spec = smallSpec();
+  spec.profiles_max = 1;
+  spec.unpooled_bytes_max = 64 << 20;
+  Handoff handoff(1, spec);
+  REQUIRE(handoff.publish(0, byteTensor(handoff.end())).ok());
+  REQUIRE(handoff.ask(0, "receive 0") == "OK");
+  REQUIRE(handoff.publish(1, byteTensor(handoff.end(), kBytes + 1)).ok());
+  REQUIRE(handoff.ask(0, "slow 200") == "OK");
+  REQUIRE(handoff.ask(0, "receive 1") == "OK");
+  CHECK(handoff.ask(0, "check 1") == "OK");
+}
+
+TEST_CASE("channel: freeing a buffer of a device that works holds up nobody", "[channel][cuda]") {
+  ChannelSpec spec = smallSpec();
+  spec.profiles_max = 1;
+  Handoff handoff(1, spec);
+  REQUIRE(handoff.publish(0, byteTensor(handoff.end())).ok());
+  REQUIRE(handoff.ask(0, "receive 0") == "OK");
+  const TensorView other = byteTensor(handoff.end(), 1 << 10);
+  StreamBlocker busy(handoff.stream());
+  REQUIRE(handoff.publish(1, other).ToString() == "OK");
+  REQUIRE(handoff.ask(0, "discard 1") == "OK");
+  REQUIRE(eventually([&] { return handoff.producer().stats().unpooled_bytes == 0; }));
+  // The loop goes on, and so do hand-offs.
+  std::promise<void> ran;
+  handoff.end().loop.loop().post([&] { ran.set_value(); });
+  CHECK(ran.get_future().wait_for(std::chrono::seconds(3)) == std::future_status::ready);
+  CHECK(cudaStreamQuery(handoff.stream().get()) == cudaErrorNotReady);
+}
+
+TEST_CASE("channel: a pool is unmapped only after a slow consumer's copy [C13]", "[channel][cuda]") {
+  Handoff handoff;
+  REQUIRE(handoff.ask(0, "slow 200") == "OK");
+  REQUIRE(handoff.publish(0, byteTensor(handoff.end())).ok());
+  CHECK(handoff.ask(0, "receive 0") == "OK");  // and it closes, and ends well
+}
+
+TEST_CASE("channel: a pool is unmapped only after what was read ahead in vain [C13]", "[channel][cuda]") {
+  ChannelSpec spec = smallSpec();
+  spec.profiles_max = 1;
+  spec.unpooled_bytes_max = 1 << 20;
+  Handoff handoff(1, spec);
+  const TensorView tensor = byteTensor(handoff.end());
+  REQUIRE(handoff.publish(0, tensor).ok());
+  REQUIRE(handoff.ask(0, "receive 0") == "OK");
+  REQUIRE(handoff.ask(0, "slow 300") == "OK");
+  handoff.tell(0, "receive 1");
+  handoff.producer().announce();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time to look in, nothing waits for it
+  const Status failed = handoff.producer().publish(
+      SequenceNumber(1), dict({{"x", leaf(tensor)}, {"y", leaf(byteTensor(handoff.end()))}}), patient());
+  REQUIRE(failed.code() == absl::StatusCode::kResourceExhausted);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  REQUIRE(handoff.producer().abort(SequenceNumber(1), absl::AbortedError("test")).ok());
+  CHECK(handoff.hear(0) != "OK");  // and it closes, and ends well
 }
 
 TEST_CASE("channel: device slots are read in place", "[channel][cuda]") {

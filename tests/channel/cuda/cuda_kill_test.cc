@@ -32,10 +32,13 @@ class CudaKillBackend final : public KillBackend {
 
   TensorView floats(int64_t count, float first) override {
     if (elements_ > 0) count = elements_;
-    const TensorView host = testing::floats({count}, first);
+    // Made once: that of a large tensor takes longer than its copies, which kills are to meet.
+    if (host_.empty()) host_ = elementsOf<float>(testing::floats({count}, 0));
+    for (int64_t i = 0; i < kTold; ++i)
+      host_[static_cast<size_t>(i)] = first + static_cast<float>(i);
     auto view = cache_.allocate(DType::kFloat32, {count}, device());
     REQUIRE(view.ok());
-    upload(*view, host.data, stream_.view());
+    upload(*view, host_.data(), stream_.view());
     return *view;
   }
   float floatAt(const TensorView& view, int64_t index) override {
@@ -44,7 +47,10 @@ class CudaKillBackend final : public KillBackend {
   }
 
  private:
+  static constexpr int64_t kTold = 64;  // elements that tell one number from another
+
   const int64_t elements_;
+  std::vector<float> host_;
   const cuda::DeviceIndex device_;
   cuda::Stream stream_;
   const std::shared_ptr<Backend> backend_;

@@ -20,8 +20,9 @@ struct DeviceEnd {
   cuda::Stream stream;
   DeviceCache cache;
   SteadyClock clock;
+  LoopThread freeing{clock, "device-freeing"};
   LoopThread loop{clock, "device-loop"};
-  ChannelContext context{makeCudaIpcBackend({stream.view()}), &loop.loop(), &clock, nullptr};
+  ChannelContext context{makeCudaIpcBackend({stream.view()}), &loop.loop(), &clock, nullptr, {}, &freeing.loop()};
 };
 
 // One byte pattern for each number.

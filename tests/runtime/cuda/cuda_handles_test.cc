@@ -25,7 +25,7 @@ using testing::ChildTestCase;
 using testing::StreamBlocker;
 
 constexpr DeviceIndex kDevice{0};
-constexpr size_t kBytes = 1 << 20;
+constexpr size_t kBytes = 2 << 20;  // a block: what is smaller is exported with its neighbours
 
 // What two processes of a hand-off exchange at the start.
 struct Handles {

@@ -7,26 +7,28 @@
 #include <unistd.h>
 
 #include <climits>
+#include <cstdio>
+#include <cstdlib>
 #include <new>
 #include <utility>
 
 namespace latentd::testing {
 
-EmulatedEvent::EmulatedEvent(std::unique_ptr<SharedObject> shared)
-    : shared_(std::move(shared)), words_(shared_ ? static_cast<Words*>(shared_->data()) : &own_) {}
+EmulatedEvent::EmulatedEvent(int device, std::unique_ptr<SharedObject> shared)
+    : device_(device), shared_(std::move(shared)), words_(shared_ ? static_cast<Words*>(shared_->data()) : &own_) {}
 
-std::shared_ptr<EmulatedEvent> EmulatedEvent::create(bool interprocess) {
-  if (!interprocess) return std::shared_ptr<EmulatedEvent>(new EmulatedEvent(nullptr));
+std::shared_ptr<EmulatedEvent> EmulatedEvent::create(int device, bool interprocess) {
+  if (!interprocess) return std::shared_ptr<EmulatedEvent>(new EmulatedEvent(device, nullptr));
   std::unique_ptr<SharedObject> shared = SharedObject::create(sizeof(Words));
   if (shared == nullptr) return nullptr;
   new (shared->data()) Words;
-  return std::shared_ptr<EmulatedEvent>(new EmulatedEvent(std::move(shared)));
+  return std::shared_ptr<EmulatedEvent>(new EmulatedEvent(device, std::move(shared)));
 }
 
-std::shared_ptr<EmulatedEvent> EmulatedEvent::import(const SharedObject::Handle& handle) {
+std::shared_ptr<EmulatedEvent> EmulatedEvent::import(int device, const SharedObject::Handle& handle) {
   if (handle.bytes != sizeof(Words)) return nullptr;
   std::unique_ptr<SharedObject> shared = SharedObject::import(handle);
-  return shared == nullptr ? nullptr : std::shared_ptr<EmulatedEvent>(new EmulatedEvent(std::move(shared)));
+  return shared == nullptr ? nullptr : std::shared_ptr<EmulatedEvent>(new EmulatedEvent(device, std::move(shared)));
 }
 
 uint64_t EmulatedEvent::submit() {
@@ -35,7 +37,9 @@ uint64_t EmulatedEvent::submit() {
 }
 
 void EmulatedEvent::reach(uint64_t record) {
-  words_->reached.store(record, std::memory_order_release);
+  uint64_t before = words_->reached.load(std::memory_order_relaxed);
+  while (before < record && !words_->reached.compare_exchange_weak(before, record, std::memory_order_release)) {
+  }
   words_->changes.fetch_add(1, std::memory_order_release);
   ::syscall(SYS_futex, &words_->changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
@@ -47,6 +51,10 @@ bool EmulatedEvent::isReached(uint64_t record) const {
 void EmulatedEvent::waitReached(uint64_t record) const {
   for (;;) {
     const uint32_t changes = words_->changes.load(std::memory_order_acquire);
+    if (submitted() < record) {
+      std::fputs("a stream waits for an event that its exporter has destroyed\n", stderr);
+      std::abort();
+    }
     if (isReached(record)) return;
     // A death wakes nobody.
     const timespec look{0, 2'000'000};

@@ -9,13 +9,15 @@
 namespace latentd::testing {
 
 // A CUDA event without a device: how often it was recorded, and up to which record its stream has come. A process that
-// dies completes what it recorded, as the driver does.
+// dies completes what it recorded, as the driver does. Who waits for one that its exporter has destroyed ends with a
+// message, for CUDA promises nothing there.
 // Owners: the handle that the runtime's caller has, and work in streams. Thread: any.
 class EmulatedEvent {
  public:
   // Null for want of memory.
-  static std::shared_ptr<EmulatedEvent> create(bool interprocess);
-  static std::shared_ptr<EmulatedEvent> import(const SharedObject::Handle& handle);
+  static std::shared_ptr<EmulatedEvent> create(int device, bool interprocess);
+  static std::shared_ptr<EmulatedEvent> import(int device, const SharedObject::Handle& handle);
+  int device() const { return device_; }
 
   // A record is submitted, and then reached by its stream.
   uint64_t submit();
@@ -35,10 +37,11 @@ class EmulatedEvent {
   };
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-  explicit EmulatedEvent(std::unique_ptr<SharedObject> shared);
+  EmulatedEvent(int device, std::unique_ptr<SharedObject> shared);
 
   bool recorderIsDead() const;
 
+  const int device_;
   const std::unique_ptr<SharedObject> shared_;  // null: of this process alone
   Words own_;
   Words* const words_;

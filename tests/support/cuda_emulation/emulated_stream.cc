@@ -22,8 +22,8 @@ std::chrono::steady_clock::time_point aWhile() { return std::chrono::steady_cloc
 
 }  // namespace
 
-std::shared_ptr<EmulatedStream> EmulatedStream::start() {
-  auto stream = std::make_shared<EmulatedStream>();
+std::shared_ptr<EmulatedStream> EmulatedStream::start(int device) {
+  auto stream = std::make_shared<EmulatedStream>(device);
   const MutexLock lock(streams().mutex);
   std::erase_if(streams().all, [](const auto& weak) { return weak.expired(); });
   streams().all.push_back(stream);

@@ -16,10 +16,11 @@ class EmulatedStream {
  public:
   using Work = std::function<void()>;
 
-  static std::shared_ptr<EmulatedStream> start();
-  EmulatedStream() : thread_([this] { run(); }) {}
+  static std::shared_ptr<EmulatedStream> start(int device);
+  explicit EmulatedStream(int device) : device_(device), thread_([this] { run(); }) {}
   ~EmulatedStream();
 
+  int device() const { return device_; }
   void submit(Work work);
   bool isIdle() const;
   void synchronize() const;
@@ -29,6 +30,7 @@ class EmulatedStream {
  private:
   void run();
 
+  const int device_;
   mutable Mutex mutex_;
   mutable CondVar changed_;
   std::deque<Work> queue_ GUARDED_BY(mutex_);  // the front is being done

@@ -1,17 +1,16 @@
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "runtime/base/mutex.h"
 #include "tests/support/cuda_emulation/emulated_event.h"
+#include "tests/support/cuda_emulation/emulated_memory.h"
 #include "tests/support/cuda_emulation/emulated_stream.h"
 #include "tests/support/cuda_emulation/shared_object.h"
 
@@ -21,8 +20,6 @@
 // /proc. LATENTD_EMULATED_DEVICES: how many devices there are (2), all of them peers.
 namespace latentd::testing {
 namespace {
-
-constexpr uint64_t kDeviceBytes = uint64_t{64} << 30;
 
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -37,42 +34,22 @@ int devices() {
   return text == nullptr ? 2 : std::atoi(text);
 }
 
-// By address. Never destroyed: threads of streams outlive main().
-struct Memory {
-  Mutex mutex;
-  std::map<const void*, std::unique_ptr<SharedObject>> objects GUARDED_BY(mutex);
-  std::map<const void*, uint64_t> pinned GUARDED_BY(mutex);  // sizes of host memory
-  uint64_t bytes GUARDED_BY(mutex) = 0;                      // that were allocated here
-};
-Memory& memory() {
-  static auto* const memory = new Memory;
-  return *memory;
-}
-
-template <class Size, class Ranges>
-bool isIn(const Ranges& ranges, const void* address, Size size) {
-  const auto after = ranges.upper_bound(address);
-  if (after == ranges.begin()) return false;
-  const auto& [begin, range] = *std::prev(after);
-  return address < static_cast<const char*>(begin) + size(range);
-}
-// Neither a device's nor pinned: the runtime reads it before a call returns, and has written it when one returns.
-bool isPageable(const void* address) {
-  const MutexLock lock(memory().mutex);
-  return !isIn(memory().objects, address, [](const auto& object) { return object->bytes(); }) &&
-         !isIn(memory().pinned, address, [](uint64_t bytes) { return bytes; });
-}
+EmulatedMemory& memory() { return EmulatedMemory::instance(); }
 
 // A handle of the runtime is a shared pointer to what it stands for.
+template <class Raw, class Emulated>
+Raw give(std::shared_ptr<Emulated> emulated) {
+  return reinterpret_cast<Raw>(new std::shared_ptr<Emulated>(std::move(emulated)));
+}
 template <class Emulated, class Raw>
 std::shared_ptr<Emulated>& held(Raw raw) {
   return *reinterpret_cast<std::shared_ptr<Emulated>*>(raw);
 }
+std::shared_ptr<EmulatedEvent>& event(cudaEvent_t raw) { return held<EmulatedEvent>(raw); }
 EmulatedStream& stream(cudaStream_t raw) {
-  static auto* const of_nobody = new std::shared_ptr<EmulatedStream>(EmulatedStream::start());
+  static auto* const of_nobody = new std::shared_ptr<EmulatedStream>(EmulatedStream::start(0));
   return raw == nullptr ? **of_nobody : *held<EmulatedStream>(raw);
 }
-std::shared_ptr<EmulatedEvent>& event(cudaEvent_t raw) { return held<EmulatedEvent>(raw); }
 
 struct Rows {
   void* target;
@@ -82,6 +59,8 @@ struct Rows {
   size_t width;
   size_t height;
 
+  // From the first byte to the last, of one side.
+  size_t extent(size_t pitch) const { return pitch * (height - 1) + width; }
   void copy() const {
     for (size_t row = 0; row < height; ++row) {
       std::memcpy(static_cast<char*>(target) + row * target_pitch,
@@ -91,52 +70,34 @@ struct Rows {
 };
 
 cudaError_t submitCopy(Rows rows, EmulatedStream& stream) {
-  if (rows.width > rows.target_pitch || rows.width > rows.source_pitch) return end(cudaErrorInvalidPitchValue);
   if (rows.width == 0 || rows.height == 0) return cudaSuccess;
+  const size_t source_bytes = rows.extent(rows.source_pitch);
+  if (!memory().isInBounds(rows.source, source_bytes) ||
+      !memory().isInBounds(rows.target, rows.extent(rows.target_pitch))) {
+    return end(cudaErrorInvalidValue);
+  }
   std::shared_ptr<std::vector<char>> staged;
-  if (isPageable(rows.source)) {
+  if (memory().isPageable(rows.source)) {
     const auto* const begin = static_cast<const char*>(rows.source);
-    staged = std::make_shared<std::vector<char>>(begin, begin + rows.source_pitch * (rows.height - 1) + rows.width);
+    staged = std::make_shared<std::vector<char>>(begin, begin + source_bytes);
     rows.source = staged->data();
   }
   stream.submit([rows, staged] { rows.copy(); });
-  if (isPageable(rows.target)) stream.synchronize();
+  if (memory().isPageable(rows.target)) stream.synchronize();
   return cudaSuccess;
 }
 
-cudaError_t give(std::shared_ptr<EmulatedEvent> event, cudaEvent_t* raw, cudaError_t otherwise) {
+cudaError_t giveEvent(std::shared_ptr<EmulatedEvent> event, cudaEvent_t* raw, cudaError_t otherwise) {
   if (event == nullptr) return end(otherwise);
-  *raw = reinterpret_cast<cudaEvent_t>(new std::shared_ptr<EmulatedEvent>(std::move(event)));
+  *raw = give<cudaEvent_t>(std::move(event));
   return cudaSuccess;
-}
-
-cudaError_t give(std::unique_ptr<SharedObject> object, void** address, cudaError_t otherwise) {
-  if (object == nullptr) return end(otherwise);
-  const MutexLock lock(memory().mutex);
-  *address = object->data();
-  memory().objects[*address] = std::move(object);
-  return cudaSuccess;
-}
-
-template <class Raw>
-cudaError_t exportHandle(const std::optional<SharedObject::Handle>& handle, Raw* raw) {
-  static_assert(sizeof(Raw) == sizeof(SharedObject::Handle));
-  if (!handle) return end(cudaErrorInvalidResourceHandle);
-  std::memcpy(raw, &*handle, sizeof(*raw));
-  return cudaSuccess;
-}
-
-template <class Raw>
-SharedObject::Handle handleOf(const Raw& raw) {
-  SharedObject::Handle handle;
-  std::memcpy(static_cast<void*>(&handle), &raw, sizeof(handle));
-  return handle;
 }
 
 }  // namespace
 }  // namespace latentd::testing
 
 using latentd::testing::EmulatedEvent;
+using latentd::testing::EmulatedMemory;
 using latentd::testing::EmulatedStream;
 using latentd::testing::SharedObject;
 namespace emulated = latentd::testing;
@@ -177,9 +138,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  const latentd::MutexLock lock(emulated::memory().mutex);
-  *total_bytes = emulated::kDeviceBytes;
-  *free_bytes = emulated::kDeviceBytes - emulated::memory().bytes;
+  *total_bytes = EmulatedMemory::kDeviceBytes;
+  *free_bytes = emulated::memory().freeBytes();
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
@@ -198,50 +158,24 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 // ---- memory -----------------------------------------------------------------------------------------------------
 cudaError_t cudaMalloc(void** address, size_t bytes) {
-  {
-    const latentd::MutexLock lock(emulated::memory().mutex);
-    if (bytes > emulated::kDeviceBytes - emulated::memory().bytes) return emulated::end(cudaErrorMemoryAllocation);
-    emulated::memory().bytes += bytes;
-  }
-  const cudaError_t given = emulated::give(SharedObject::create(bytes), address, cudaErrorMemoryAllocation);
-  if (given != cudaSuccess) {
-    const latentd::MutexLock lock(emulated::memory().mutex);
-    emulated::memory().bytes -= bytes;
-  }
-  return given;
+  return emulated::end(emulated::memory().allocate(bytes, address));
 }
 cudaError_t cudaFree(void* address) {
   EmulatedStream::synchronizeAll();
-  const latentd::MutexLock lock(emulated::memory().mutex);
-  const auto found = emulated::memory().objects.find(address);
-  if (found == emulated::memory().objects.end()) return emulated::end(cudaErrorInvalidValue);
-  emulated::memory().bytes -= found->second->bytes();
-  emulated::memory().objects.erase(found);
-  return cudaSuccess;
+  return emulated::end(emulated::memory().free(address));
 }
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* raw, void* address) {
-  const latentd::MutexLock lock(emulated::memory().mutex);
-  const auto found = emulated::memory().objects.find(address);
-  if (found == emulated::memory().objects.end()) return emulated::end(cudaErrorInvalidValue);
-  return emulated::exportHandle(found->second->handle(), raw);
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
+  return emulated::end(emulated::memory().exportHandle(address, handle));
 }
-cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t raw, unsigned) {
-  return emulated::give(SharedObject::import(emulated::handleOf(raw)), address, cudaErrorInvalidResourceHandle);
+cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned) {
+  return emulated::end(emulated::memory().import(handle, address));
 }
-// At once: what still reads it is a fault.
-cudaError_t cudaIpcCloseMemHandle(void* address) {
-  const latentd::MutexLock lock(emulated::memory().mutex);
-  return emulated::end(emulated::memory().objects.erase(address) == 1 ? cudaSuccess : cudaErrorInvalidValue);
-}
+cudaError_t cudaIpcCloseMemHandle(void* address) { return emulated::end(emulated::memory().close(address)); }
 cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned) {
-  const latentd::MutexLock lock(emulated::memory().mutex);
-  emulated::memory().pinned[address] = bytes;
+  emulated::memory().pin(address, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaHostUnregister(void* address) {
-  const latentd::MutexLock lock(emulated::memory().mutex);
-  return emulated::end(emulated::memory().pinned.erase(address) == 1 ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
-}
+cudaError_t cudaHostUnregister(void* address) { return emulated::end(emulated::memory().unpin(address)); }
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
   *device = host;
   return cudaSuccess;
@@ -253,16 +187,21 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
 }
 cudaError_t cudaMemcpy2DAsync(void* target, size_t target_pitch, const void* source, size_t source_pitch, size_t width,
                               size_t height, cudaMemcpyKind, cudaStream_t stream) {
+  constexpr size_t kPitchMax = (size_t{1} << 31) - 1;
+  for (const size_t pitch : {target_pitch, source_pitch}) {
+    if (width > pitch || pitch > kPitchMax) return emulated::end(cudaErrorInvalidPitchValue);
+  }
   return emulated::submitCopy({target, target_pitch, source, source_pitch, width, height}, emulated::stream(stream));
 }
 cudaError_t cudaMemsetAsync(void* target, int value, size_t bytes, cudaStream_t stream) {
+  if (!emulated::memory().isInBounds(target, bytes)) return emulated::end(cudaErrorInvalidValue);
   emulated::stream(stream).submit([=] { std::memset(target, value, bytes); });
   return cudaSuccess;
 }
 
 // ---- streams ----------------------------------------------------------------------------------------------------
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* raw, unsigned, int) {
-  *raw = reinterpret_cast<cudaStream_t>(new std::shared_ptr<EmulatedStream>(EmulatedStream::start()));
+  *raw = emulated::give<cudaStream_t>(EmulatedStream::start(emulated::current_device));
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t raw) {
@@ -283,7 +222,9 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 
 // ---- events -----------------------------------------------------------------------------------------------------
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* raw, unsigned flags) {
-  return emulated::give(EmulatedEvent::create((flags & cudaEventInterprocess) != 0), raw, cudaErrorMemoryAllocation);
+  const bool interprocess = (flags & cudaEventInterprocess) != 0;
+  return emulated::giveEvent(EmulatedEvent::create(emulated::current_device, interprocess), raw,
+                             cudaErrorMemoryAllocation);
 }
 cudaError_t cudaEventDestroy(cudaEvent_t raw) {
   delete &emulated::event(raw);
@@ -291,6 +232,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t raw) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t raw, cudaStream_t stream) {
   const std::shared_ptr<EmulatedEvent> event = emulated::event(raw);
+  if (event->device() != emulated::stream(stream).device()) return emulated::end(cudaErrorInvalidResourceHandle);
   const uint64_t record = event->submit();
   emulated::stream(stream).submit([event, record] { event->reach(record); });
   return cudaSuccess;
@@ -311,10 +253,17 @@ cudaError_t cudaEventSynchronize(cudaEvent_t raw) {
   return cudaSuccess;
 }
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* raw, cudaEvent_t event) {
-  return emulated::exportHandle(emulated::event(event)->handle(), raw);
+  static_assert(sizeof(*raw) == sizeof(SharedObject::Handle));
+  const std::optional<SharedObject::Handle> handle = emulated::event(event)->handle();
+  if (!handle) return emulated::end(cudaErrorInvalidResourceHandle);
+  std::memcpy(raw, &*handle, sizeof(*raw));
+  return cudaSuccess;
 }
 cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* raw, cudaIpcEventHandle_t handle) {
-  return emulated::give(EmulatedEvent::import(emulated::handleOf(handle)), raw, cudaErrorInvalidResourceHandle);
+  SharedObject::Handle wanted;
+  std::memcpy(static_cast<void*>(&wanted), &handle, sizeof(wanted));
+  return emulated::giveEvent(EmulatedEvent::import(emulated::current_device, wanted), raw,
+                             cudaErrorInvalidResourceHandle);
 }
 
 }  // extern "C"

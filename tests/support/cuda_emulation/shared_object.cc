@@ -5,10 +5,9 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <map>
 #include <random>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "runtime/base/mutex.h"
 
@@ -28,21 +27,13 @@ class Arena {
   }
   int fd() const { return fd_; }
 
+  // Nothing is given out twice: whoever kept an old handle finds nothing of another object there.
   uint64_t take(uint64_t bytes) {
     const MutexLock lock(mutex_);
-    std::vector<uint64_t>& free = free_[bytes];
-    if (free.empty()) {
-      free.push_back(end_);
-      end_ += bytes;
-    }
-    const uint64_t offset = free.back();
-    free.pop_back();
-    return offset;
+    return std::exchange(end_, end_ + bytes);
   }
-  void giveBack(uint64_t offset, uint64_t bytes) {
+  void giveBack(uint64_t offset, uint64_t bytes) const {
     ::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
-    const MutexLock lock(mutex_);
-    free_[bytes].push_back(offset);
   }
   uint64_t newId() {
     const MutexLock lock(mutex_);
@@ -59,7 +50,6 @@ class Arena {
   Mutex mutex_;
   std::mt19937_64 random_ GUARDED_BY(mutex_){std::random_device()()};
   uint64_t end_ GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, std::vector<uint64_t>> free_ GUARDED_BY(mutex_);  // offsets, by size
 };
 
 std::byte* map(int fd, uint64_t offset, uint64_t bytes) {
@@ -80,7 +70,7 @@ std::unique_ptr<SharedObject> SharedObject::create(uint64_t bytes) {
   }
   const Handle handle{::getpid(), arena.fd(), offset, bytes, arena.newId(), {}};
   std::memcpy(mapped, &handle.id, sizeof(handle.id));
-  return std::unique_ptr<SharedObject>(new SharedObject(handle, mapped));
+  return std::unique_ptr<SharedObject>(new SharedObject(handle, mapped, true));
 }
 
 std::unique_ptr<SharedObject> SharedObject::import(const Handle& handle) {
@@ -91,19 +81,19 @@ std::unique_ptr<SharedObject> SharedObject::import(const Handle& handle) {
   std::byte* const mapped = map(fd, handle.offset, handle.bytes);
   ::close(fd);
   if (mapped == nullptr) return nullptr;
-  std::unique_ptr<SharedObject> object(new SharedObject(handle, mapped));
+  std::unique_ptr<SharedObject> object(new SharedObject(handle, mapped, false));
   return std::memcmp(mapped, &handle.id, sizeof(handle.id)) == 0 ? std::move(object) : nullptr;
 }
 
 SharedObject::~SharedObject() {
   ::munmap(mapped_, mappedBytes(handle_.bytes));
-  if (handle_.pid == ::getpid()) Arena::instance().giveBack(handle_.offset, mappedBytes(handle_.bytes));
+  if (exported_) Arena::instance().giveBack(handle_.offset, mappedBytes(handle_.bytes));
 }
 
 void* SharedObject::data() const { return mapped_ + kPage; }
 
 std::optional<SharedObject::Handle> SharedObject::handle() const {
-  return handle_.pid == ::getpid() ? std::optional(handle_) : std::nullopt;
+  return exported_ ? std::optional(handle_) : std::nullopt;
 }
 
 }  // namespace latentd::testing

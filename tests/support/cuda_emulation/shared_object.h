@@ -33,14 +33,17 @@ class SharedObject {
 
   void* data() const;
   uint64_t bytes() const { return handle_.bytes; }
+  uint64_t id() const { return handle_.id; }
   // Of one that was created here.
   std::optional<Handle> handle() const;
 
  private:
-  SharedObject(const Handle& handle, std::byte* mapped) : handle_(handle), mapped_(mapped) {}
+  SharedObject(const Handle& handle, std::byte* mapped, bool exported)
+      : handle_(handle), mapped_(mapped), exported_(exported) {}
 
   const Handle handle_;
   std::byte* const mapped_;  // a page with the id, then the data
+  const bool exported_;      // else imported
 };
 
 }  // namespace latentd::testing
