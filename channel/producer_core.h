@@ -123,6 +123,7 @@ class ProducerCore : public std::enable_shared_from_this<ProducerCore> {
   Status readPeer(Rank rank) REQUIRES(mutex_);
   Status onMessage(Rank rank, const v1::Message& message) REQUIRES(mutex_);
   Status onDoorbell(Rank rank, const v1::Doorbell& doorbell) REQUIRES(mutex_);
+  void freeLater(Staging::Freed freed) REQUIRES(mutex_);
   Status announce(RowIndex row, Peer& peer) REQUIRES(mutex_);
   // Unless it was said a moment ago: whether it was said now.
   bool sayComing() EXCLUDES(mutex_);

@@ -167,20 +167,30 @@ Status ProducerCore::onDoorbell(Rank rank, const v1::Doorbell& doorbell) {
   stats_.discarded_acks += outcome.discarded;
   if (!outcome.done) return absl::OkStatus();
   const AckLedger::Entry& done = *outcome.done;
-  // To free a buffer takes as long as its device works: neither under the lock, nor on the loop's thread.
-  auto freed = std::make_shared<std::vector<std::unique_ptr<ExportedPool>>>(staging_.release(done));
+  freeLater(staging_.release(done));
   ++stats_.transfers_done;
   const Clock::TimePoint now = context_.clock->now();
   const Transfer transfer{done.sequence, done.bytes, now - done.start, done.slot_wait, now, done.pooled};
-  if (!freed->empty()) {
-    EventLoop& loop = context_.freeing != nullptr ? *context_.freeing : *context_.loop;
-    loop.post([freed = std::move(freed)] { freed->clear(); });
-  }
   callLater([this, transfer] {
     if (callbacks_.on_transfer_done) callbacks_.on_transfer_done(transfer);
   });
   changed_.notifyAll();
   return absl::OkStatus();
+}
+
+// To free a buffer takes as long as its device works: neither under the lock, nor on the loop's thread. Until it is
+// done the bytes are in use [C9].
+void ProducerCore::freeLater(Staging::Freed freed) {
+  if (freed.buffers.empty()) return;
+  EventLoop& loop = context_.freeing != nullptr ? *context_.freeing : *context_.loop;
+  loop.post([weak = weak_from_this(), freed = std::make_shared<Staging::Freed>(std::move(freed))] {
+    freed->buffers.clear();
+    const auto self = weak.lock();
+    if (!self) return;
+    const MutexLock lock(self->mutex_);
+    self->staging_.unreserve(freed->bytes);
+    self->changed_.notifyAll();
+  });
 }
 
 }  // namespace latentd::channel

@@ -44,15 +44,15 @@ void Staging::keepOneShot(SlotIndex ticket, std::unique_ptr<ExportedPool> buffer
   one_shots_[ticket.value] = {std::move(buffer), reserved};
 }
 
-std::vector<std::unique_ptr<ExportedPool>> Staging::release(const AckLedger::Entry& entry) {
-  std::vector<std::unique_ptr<ExportedPool>> freed;
+Staging::Freed Staging::release(const AckLedger::Entry& entry) {
+  Freed freed;
   for (size_t i = 0; i < entry.slots.size(); ++i) {
     const SlotRef& ref = entry.slots[i];
     row(ref.row).release(ref.slot, entry.copied_by[i]);
     if (ref.row != ticketRow()) continue;
     OneShot& one_shot = one_shots_[ref.slot.value];
-    unpooled_bytes_ -= std::exchange(one_shot.reserved, 0);
-    if (one_shot.buffer != nullptr) freed.push_back(std::move(one_shot.buffer));
+    freed.bytes += std::exchange(one_shot.reserved, 0);
+    if (one_shot.buffer != nullptr) freed.buffers.push_back(std::move(one_shot.buffer));
   }
   return freed;
 }

@@ -39,21 +39,25 @@ class Staging {
   uint32_t profileCount() const { return static_cast<uint32_t>(profiles_.size()); }
   uint64_t poolBytes() const;
 
-  // Bytes that wait for an acknowledgement, kept at or below the bound.
+  // Bytes that wait for an acknowledgement, or to be freed, kept at or below the bound.
   bool canReserve(uint64_t bytes) const { return unpooled_bytes_ + bytes <= spec_.unpooled_bytes_max; }
   void reserve(uint64_t bytes) { unpooled_bytes_ += bytes; }
   void unreserve(uint64_t bytes) { unpooled_bytes_ -= bytes; }
   uint64_t unpooledBytes() const { return unpooled_bytes_; }
   StatusOr<std::unique_ptr<ExportedPool>> createOneShot(Device device, uint64_t bytes) const;
-  // Keeps a buffer, and the bytes that are reserved for it, until its ticket is released.
+  // Keeps a buffer until its ticket is released, and the bytes that are reserved for it.
   void keepOneShot(SlotIndex ticket, std::unique_ptr<ExportedPool> buffer, uint64_t reserved);
 
   // Slots of a profile, or the tickets.
   SlotPool& row(RowIndex row) { return row == ticketRow() ? tickets_ : profile(row).slots; }
   RowIndex ticketRow() const { return RowIndex(spec_.profiles_max); }
-  // Every word of an artifact was acknowledged: its slots are free again. Returns one-shot buffers, to be destroyed
-  // outside the lock.
-  std::vector<std::unique_ptr<ExportedPool>> release(const AckLedger::Entry& entry);
+  // One-shot buffers, to be destroyed outside the lock, and what to unreserve then.
+  struct Freed {
+    std::vector<std::unique_ptr<ExportedPool>> buffers;
+    uint64_t bytes = 0;
+  };
+  // Every word of an artifact was acknowledged: its slots are free again.
+  Freed release(const AckLedger::Entry& entry);
   uint32_t slotsInUse() const;
 
   // False while submitted fills still wait for that rank's events: ask again.

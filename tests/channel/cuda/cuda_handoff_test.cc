@@ -254,7 +254,8 @@ TEST_CASE("channel: what is read ahead on a device and was not published is not 
     const Status failed = handoff.producer().publish(
         SequenceNumber(n), dict({{"x", leaf(wrong)}, {"y", leaf(byteTensor(handoff.end()))}}), patient());
     REQUIRE(failed.code() == absl::StatusCode::kResourceExhausted);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // time to go wrong in, nothing waits for it
+    // Time to go wrong in, nothing waits for it; more on a machine that is busy.
+    std::this_thread::sleep_for(std::chrono::milliseconds(10 * n));
     REQUIRE(handoff.publish(n, tensor).ToString() == "OK");
     REQUIRE(handoff.hear(0) == "OK");
     CHECK(handoff.ask(0, "check " + std::to_string(n)) == "OK");
@@ -364,12 +365,16 @@ TEST_CASE("channel: freeing a buffer of a device that works holds up nobody", "[
   StreamBlocker busy(handoff.stream());
   REQUIRE(handoff.publish(1, other).ToString() == "OK");
   REQUIRE(handoff.ask(0, "discard 1") == "OK");
-  REQUIRE(eventually([&] { return handoff.producer().stats().unpooled_bytes == 0; }));
-  // The loop goes on, and so do hand-offs.
+  REQUIRE(eventually([&] { return handoff.producer().stats().transfers_done == 2; }));
+  // The loop goes on.
   std::promise<void> ran;
   handoff.end().loop.loop().post([&] { ran.set_value(); });
   CHECK(ran.get_future().wait_for(std::chrono::seconds(3)) == std::future_status::ready);
   CHECK(cudaStreamQuery(handoff.stream().get()) == cudaErrorNotReady);
+  // What is not freed is in use.
+  CHECK(handoff.producer().stats().unpooled_bytes > 0);
+  busy.release();
+  CHECK(eventually([&] { return handoff.producer().stats().unpooled_bytes == 0; }));
 }
 
 TEST_CASE("channel: a pool is unmapped only after a slow consumer's copy [C13]", "[channel][cuda]") {
