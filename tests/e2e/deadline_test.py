@@ -93,7 +93,7 @@ class DeadlineTest(DaemonCase):
         self.assertNotEqual(self.worker("middle"), pid)
 
     def test_a_group_has_its_own_stall_limit(self):
-        self.run_daemon(topologies.noop(relay="steps: 2, step_ms: 3000", extra="deadlines: {stall: 2s}").replace(
+        self.run_daemon(topologies.noop(relay="steps: 1, step_ms: 3000", extra="deadlines: {stall: 2s}").replace(
             "name: middle,", "name: middle, stall: 1m,"))
         self.expect_next_succeeds()
 
@@ -102,7 +102,7 @@ class DeadlineTest(DaemonCase):
         self.expect_next_succeeds()
 
     def test_a_request_has_its_own_stall_timeout(self):
-        self.run_daemon(topologies.noop(relay="steps: 2, step_ms: 4000"))
+        self.run_daemon(topologies.noop(relay="steps: 1, step_ms: 4000"))
         job = self.submit(stall_timeout=Duration(seconds=1, nanos=500_000_000))
         self.expect_failed(self.client.wait(job.id), DEADLINE_EXCEEDED, "middle", "1.5 s")
         self.expect_next_succeeds()
