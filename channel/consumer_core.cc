@@ -53,8 +53,11 @@ StatusOr<ConsumerCore::Copied> ConsumerCore::copy(SequenceNumber sequence, Alloc
     tree = copyOut(claim, allocator, std::move(ahead.targets));
   } catch (...) {
     const Status completed = completeReads(claim);
-    if (completed.ok()) giveUp(sequence, "failed");
-    if (!completed.ok()) finish(sequence, claim, completed).IgnoreError();
+    if (completed.ok()) {
+      giveUp(sequence, "failed");
+    } else {
+      finish(sequence, claim, completed).IgnoreError();
+    }
     throw;
   }
   // Also of copies that were submitted before one that failed, and may still run.

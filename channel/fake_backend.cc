@@ -123,7 +123,7 @@ class FakeBackendImpl final : public FakeBackend {
 
   StatusOr<std::unique_ptr<ExportedPool>> createPool(const std::string&, const PoolLayout& layout) override {
     LATENTD_RETURN_IF_ERROR(checkSlotsFit(layout));
-    LATENTD_RETURN_IF_ERROR(spend(pools_to_fail_));
+    LATENTD_RETURN_IF_ERROR(spend(pools_to_fail_, absl::StatusCode::kResourceExhausted));
     auto [memory, name] = allocate(layout.bytes);
     return makeHostPool(memory->span(), layout, Handle{name, {}, memory});
   }
@@ -131,8 +131,7 @@ class FakeBackendImpl final : public FakeBackend {
   StatusOr<std::shared_ptr<ImportedPool>> importPool(const std::string& handle, std::vector<UniqueFd>,
                                                      const PoolLayout& layout) override {
     LATENTD_RETURN_IF_ERROR(checkSlotsFit(layout));
-    LATENTD_RETURN_IF_ERROR(spend(imports_to_fail_));
-    LATENTD_RETURN_IF_ERROR(spend(imports_to_lose_, absl::StatusCode::kUnavailable));
+    LATENTD_RETURN_IF_ERROR(spend(imports_to_fail_, import_failure_));
     LATENTD_ASSIGN_OR_RETURN(const std::shared_ptr<FakeMemory> memory, find(handle, layout.bytes));
     return importHostPool(memory->span().first(layout.bytes), layout, memory);
   }
@@ -156,16 +155,18 @@ class FakeBackendImpl final : public FakeBackend {
     forEach([who](FakeConnection& connection) { connection.close(who); });
   }
   void failPools(uint32_t count) override { pools_to_fail_ = count; }
-  void failImports(uint32_t count) override { imports_to_fail_ = count; }
-  void loseImports(uint32_t count) override { imports_to_lose_ = count; }
+  void failImports(uint32_t count, absl::StatusCode code) override {
+    import_failure_ = code;
+    imports_to_fail_ = count;
+  }
   uint64_t bytesAllocated() const override { return *total_; }
 
  private:
-  static Status spend(std::atomic<uint32_t>& count, absl::StatusCode code = absl::StatusCode::kResourceExhausted) {
+  static Status spend(std::atomic<uint32_t>& count, absl::StatusCode code) {
     uint32_t left = count;
     while (left > 0) {
       if (count.compare_exchange_weak(left, left - 1)) {
-        return makeStatus(code, "no memory: injected");
+        return makeStatus(code, "injected");
       }
     }
     return absl::OkStatus();
@@ -205,7 +206,7 @@ class FakeBackendImpl final : public FakeBackend {
   const std::shared_ptr<std::atomic<uint64_t>> total_ = std::make_shared<std::atomic<uint64_t>>(0);
   std::atomic<uint32_t> pools_to_fail_{0};
   std::atomic<uint32_t> imports_to_fail_{0};
-  std::atomic<uint32_t> imports_to_lose_{0};
+  std::atomic<absl::StatusCode> import_failure_{absl::StatusCode::kResourceExhausted};
   mutable Mutex mutex_;
   std::map<std::string, std::weak_ptr<Backlog>> listeners_ GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<FakeConnection>> connections_ GUARDED_BY(mutex_);

@@ -31,11 +31,11 @@ class FakeBackend : public Backend {
   virtual void inject(Side from, const std::string& bytes) = 0;
   // Death: every connection ends, as when the process of that side is killed. What it had sent still arrives.
   virtual void kill(Side who) = 0;
-  // Want of memory: the next `count` pools cannot be created, or imported.
+  // Want of memory: the next `count` pools cannot be created.
   virtual void failPools(uint32_t count) = 0;
-  virtual void failImports(uint32_t count) = 0;
-  // An exporter that has died, and whose connection has not ended yet: the next `count` pools are gone.
-  virtual void loseImports(uint32_t count) = 0;
+  // The next `count` pools cannot be imported: for want of memory (RESOURCE_EXHAUSTED), or because their exporter has
+  // died and its connection has not ended yet (UNAVAILABLE).
+  virtual void failImports(uint32_t count, absl::StatusCode code) = 0;
   // Bytes of pools, buffers and control blocks that exist.
   virtual uint64_t bytesAllocated() const = 0;
 };

@@ -576,7 +576,7 @@ TEST_CASE("channel: want of memory for a pool leaves the channel usable", "[chan
   REQUIRE(it.rig.producer().abort(SequenceNumber(0), absl::ResourceExhaustedError("no pool")).ok());
   CHECK(it.rig.receive(0).status().code() == StatusCode::kResourceExhausted);
   // The consumer can map it neither when it is announced nor when it asks again: the artifact fails.
-  it.fake->failImports(2);
+  it.fake->failImports(2, StatusCode::kResourceExhausted);
   REQUIRE(it.publish(1).ok());
   CHECK(it.rig.receive(1).status().code() == StatusCode::kResourceExhausted);
   CHECK(eventually([&] { return it.rig.producer().stats().discarded_acks == 1; }));
@@ -590,7 +590,7 @@ TEST_CASE("channel: want of memory for a pool leaves the channel usable", "[chan
 
 TEST_CASE("channel: what a peer exported and is gone means that the peer is [C15]", "[channel][fault]") {
   FakeRig it;
-  it.fake->loseImports(1);
+  it.fake->failImports(1, StatusCode::kUnavailable);
   it.publish(0).IgnoreError();  // the announcement goes first, and may have ended the channel already
   const Status received = it.rig.receive(0).status();
   CHECK(received.code() == StatusCode::kUnavailable);

@@ -34,6 +34,11 @@ class ShiftedClock final : public Clock {
 inline constexpr std::chrono::seconds kPatience{20};
 
 inline Clock::TimePoint soon() { return std::chrono::steady_clock::now() + kPatience; }
+inline WaitOptions patient() {
+  WaitOptions wait;
+  wait.deadline = soon();
+  return wait;
+}
 
 // Waits until it holds, looking again and again; false if it never did.
 bool eventually(const std::function<bool()>& holds);

@@ -144,9 +144,8 @@ TEST_CASE("channel kill producer child", "[.][child]") {
     }
     // Of the names of stops, those in the middle of a call are names of points.
     if (n == child.number) child.stopAt({"channel.producer." + child.stop});
-    WaitOptions wait;
-    wait.deadline = soon();
-    status = (*producer)->publish(SequenceNumber(n), leaf(child.backend->floats(100'000, static_cast<float>(n))), wait);
+    status =
+        (*producer)->publish(SequenceNumber(n), leaf(child.backend->floats(100'000, static_cast<float>(n))), patient());
     if (n == child.number && child.stop == kFlowing) child.stopHere();
   }
   finish(child, status, before, [&] {
@@ -215,12 +214,6 @@ class Receiver {
     // What is held stays readable whatever happened to the producer.
     CHECK(filled);
     CHECK(child_.backend->floatAt(*got->tree().getIf<TensorView>(), 7) == expected);
-  }
-
-  static WaitOptions patient() {
-    WaitOptions wait;
-    wait.deadline = soon();
-    return wait;
   }
 
   Child& child_;

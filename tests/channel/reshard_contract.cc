@@ -146,8 +146,7 @@ void lendsNoRunsOfRows(const ContractBackend& backend) {
   spec.producer_ranks = 1;
   spec.producer_tokens = TokenCut::kNone;
   Rig rig(backend, spec);
-  WaitOptions wait;
-  wait.deadline = soon();
+  WaitOptions wait = patient();
   REQUIRE(rig.publish(0, leaf(tokenShare(TokenCut::kNone, 1, 0))).ok());
   CHECK(rig.consumer(0).borrow(SequenceNumber(0), wait).status().code() == absl::StatusCode::kFailedPrecondition);
   REQUIRE(rig.receive(0, 0).ok());
@@ -196,8 +195,7 @@ void refusesToLendPieces(const ContractBackend& backend) {
   spec.producer_ranks = 2;
   spec.producer_shard_dim = 0;
   Rig rig(backend, spec);
-  WaitOptions wait;
-  wait.deadline = soon();
+  WaitOptions wait = patient();
   REQUIRE(rig.publish(0, leaf(floats({2, 2}, 0)), 0).ok());
   REQUIRE(rig.publish(0, leaf(floats({1, 2}, 4)), 1).ok());
   CHECK(rig.consumer().borrow(SequenceNumber(0), wait).status().code() == absl::StatusCode::kFailedPrecondition);

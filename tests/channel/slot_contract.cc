@@ -10,12 +10,6 @@ namespace {
 
 using absl::StatusCode;
 
-WaitOptions patient() {
-  WaitOptions wait;
-  wait.deadline = soon();
-  return wait;
-}
-
 void keepsSlotsUntilAcknowledged(const ContractBackend& backend) {
   Rig rig(backend);
   REQUIRE(rig.publish(0, leaf(floats({64}, 100))).ok());

@@ -182,8 +182,7 @@ void fillsStridedTargets(const ContractBackend& backend) {
   const TensorView tensor = floats({4, 5});
   REQUIRE(rig.publish(0, leaf(tensor)).ok());
   PaddingAllocator allocator;
-  WaitOptions wait;
-  wait.deadline = soon();
+  WaitOptions wait = patient();
   const auto left = rig.consumer(0).receive(SequenceNumber(0), allocator, wait);
   const auto right = rig.consumer(1).receive(SequenceNumber(0), allocator, wait);
   REQUIRE(left.ok());
@@ -195,8 +194,7 @@ void fillsStridedTargets(const ContractBackend& backend) {
 void readsInPlace(const ContractBackend& backend) {
   Rig rig(backend);
   REQUIRE(rig.publish(0, dict({{"x", leaf(floats({8, 8}))}, {"y", leaf(longs({2}))}})).ok());
-  WaitOptions wait;
-  wait.deadline = soon();
+  WaitOptions wait = patient();
   auto borrowed = rig.consumer().borrow(SequenceNumber(0), wait);
   REQUIRE(borrowed.status().ToString() == "OK");
   CHECK(elementsOf<float>(tensorAt(borrowed->tree(), "x")) == elementsOf<float>(floats({8, 8})));
@@ -211,8 +209,7 @@ void readsInPlace(const ContractBackend& backend) {
 
 void acknowledgesWhatWasTakenOnRelease(const ContractBackend& backend) {
   Rig rig(backend);
-  WaitOptions wait;
-  wait.deadline = soon();
+  WaitOptions wait = patient();
   REQUIRE(rig.publish(0, leaf(floats({8, 8}))).ok());
   auto taken = rig.consumer().take(SequenceNumber(0), rig.cache(), wait);
   REQUIRE(taken.status().ToString() == "OK");
@@ -287,8 +284,7 @@ struct Acquainted {
     REQUIRE(receive(0).get().ok());
   }
   std::future<StatusOr<ArtifactTree>> receive(uint64_t number) {
-    WaitOptions wait;
-    wait.deadline = soon();
+    WaitOptions wait = patient();
     return std::async(std::launch::async,
                       [this, number, wait] { return rig.consumer().receive(SequenceNumber(number), allocator, wait); });
   }

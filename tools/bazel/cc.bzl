@@ -39,3 +39,12 @@ def latentd_cc_test(name, srcs, deps = [], size = "small", copts = [], tags = []
         deps = [":" + name + "_cases", "//tests/support:catch"],
         **kwargs
     )
+
+def latentd_emulated_test(name, of, size = "large", **kwargs):
+    """The cases of the test `of`, which needs a GPU, on the emulation of the CUDA runtime's calls."""
+    native.cc_test(
+        name = name,
+        size = size,
+        deps = [":" + of + "_cases", "//tests/support:catch", "//tests/support/cuda_emulation"],
+        **kwargs
+    )

@@ -1,5 +1,7 @@
+#include <functional>
 #include <future>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "tests/channel/cuda/device_end.h"
@@ -27,12 +29,9 @@ TensorView byteTensor(const DeviceEnd& end, int64_t bytes = kBytes) {
 // For no shard_dim, in what a child is told.
 constexpr int32_t kWhole = 99;
 
-// Of bytes; the same for both sides of a hand-off (FNV-1a).
-uint64_t hashOf(const std::vector<std::byte>& bytes) {
-  uint64_t hash = 14695981039346656037u;
-  for (const std::byte byte : bytes)
-    hash = (hash ^ static_cast<uint64_t>(byte)) * 1099511628211u;
-  return hash;
+// Of bytes; the same for both sides of a hand-off, which are one program.
+size_t hashOf(const std::vector<std::byte>& bytes) {
+  return std::hash<std::string_view>()({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 uint64_t freeDeviceBytes() { return cuda::deviceMemory(cuda::DeviceIndex(0))->free_bytes; }
@@ -70,6 +69,12 @@ class Handoff {
   Status publish(uint64_t number, const TensorView& tensor) {
     fillBytes(tensor, patternOf(number), stream());
     return producer_->publish(SequenceNumber(number), leaf(tensor), patient());
+  }
+  // Where there is one profile: the first leaf is filled before the second one turns out to have no place.
+  void failToPublish(uint64_t number, const TensorView& tensor) {
+    const ArtifactTree pair = dict({{"x", leaf(tensor)}, {"y", leaf(byteTensor(end_))}});
+    const Status failed = producer_->publish(SequenceNumber(number), pair, patient());
+    REQUIRE(failed.code() == absl::StatusCode::kResourceExhausted);
   }
   void tell(uint32_t consumer, const std::string& order) { group_.send(consumer, order); }
   std::string hear(uint32_t consumer) { return group_.next(consumer).value_or("(died)"); }
@@ -250,10 +255,7 @@ TEST_CASE("channel: what is read ahead on a device and was not published is not 
   for (uint64_t n = 1; n <= 20 && in_vain == 0; ++n) {
     const int before = std::stoi(handoff.ask(0, "reads"));
     handoff.tell(0, "receive " + std::to_string(n));
-    // The first leaf is filled before the second one turns out to have no place.
-    const Status failed = handoff.producer().publish(
-        SequenceNumber(n), dict({{"x", leaf(wrong)}, {"y", leaf(byteTensor(handoff.end()))}}), patient());
-    REQUIRE(failed.code() == absl::StatusCode::kResourceExhausted);
+    handoff.failToPublish(n, wrong);
     // Time to go wrong in, nothing waits for it; more on a machine that is busy.
     std::this_thread::sleep_for(std::chrono::milliseconds(10 * n));
     REQUIRE(handoff.publish(n, tensor).ToString() == "OK");
@@ -396,9 +398,7 @@ TEST_CASE("channel: a pool is unmapped only after what was read ahead in vain [C
   handoff.tell(0, "receive 1");
   handoff.producer().announce();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time to look in, nothing waits for it
-  const Status failed = handoff.producer().publish(
-      SequenceNumber(1), dict({{"x", leaf(tensor)}, {"y", leaf(byteTensor(handoff.end()))}}), patient());
-  REQUIRE(failed.code() == absl::StatusCode::kResourceExhausted);
+  handoff.failToPublish(1, tensor);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   REQUIRE(handoff.producer().abort(SequenceNumber(1), absl::AbortedError("test")).ok());
   CHECK(handoff.hear(0) != "OK");  // and it closes, and ends well

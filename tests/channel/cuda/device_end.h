@@ -28,10 +28,4 @@ struct DeviceEnd {
 // One byte pattern for each number.
 inline uint8_t patternOf(uint64_t number) { return static_cast<uint8_t>(1 + number % 251); }
 
-inline WaitOptions patient() {
-  WaitOptions wait;
-  wait.deadline = soon();
-  return wait;
-}
-
 }  // namespace latentd::channel::testing

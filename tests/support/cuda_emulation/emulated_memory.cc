@@ -1,9 +1,9 @@
 #include "tests/support/cuda_emulation/emulated_memory.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <iterator>
-#include <optional>
 #include <utility>
 
 namespace latentd::testing {
@@ -56,18 +56,15 @@ cudaError_t EmulatedMemory::free(void* address) {
 }
 
 cudaError_t EmulatedMemory::exportHandle(const void* address, cudaIpcMemHandle_t* handle) {
-  static_assert(sizeof(*handle) == sizeof(SharedObject::Handle));
   const MutexLock lock(mutex_);
   const auto found = allocated_.find(address);
   if (found == allocated_.end() || found->second->bytes() % kBlockBytes != 0) return cudaErrorInvalidValue;
-  const std::optional<SharedObject::Handle> exported = found->second->handle();
-  std::memcpy(handle, &*exported, sizeof(*handle));
+  *handle = std::bit_cast<cudaIpcMemHandle_t>(found->second->handle().value());
   return cudaSuccess;
 }
 
 cudaError_t EmulatedMemory::import(const cudaIpcMemHandle_t& handle, void** address) {
-  SharedObject::Handle wanted;
-  std::memcpy(static_cast<void*>(&wanted), &handle, sizeof(wanted));
+  const auto wanted = std::bit_cast<SharedObject::Handle>(handle);
   const MutexLock lock(mutex_);
   for (const auto& [begin, object] : imported_) {
     if (object->id() == wanted.id) return cudaErrorAlreadyMapped;

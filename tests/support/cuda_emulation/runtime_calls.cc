@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -142,10 +143,6 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   *free_bytes = emulated::memory().freeBytes();
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() {
-  EmulatedStream::synchronizeAll();
-  return cudaSuccess;
-}
 
 // ---- errors -----------------------------------------------------------------------------------------------------
 cudaError_t cudaGetLastError() { return std::exchange(emulated::last_error, cudaSuccess); }
@@ -253,15 +250,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t raw) {
   return cudaSuccess;
 }
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* raw, cudaEvent_t event) {
-  static_assert(sizeof(*raw) == sizeof(SharedObject::Handle));
   const std::optional<SharedObject::Handle> handle = emulated::event(event)->handle();
   if (!handle) return emulated::end(cudaErrorInvalidResourceHandle);
-  std::memcpy(raw, &*handle, sizeof(*raw));
+  *raw = std::bit_cast<cudaIpcEventHandle_t>(*handle);
   return cudaSuccess;
 }
 cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* raw, cudaIpcEventHandle_t handle) {
-  SharedObject::Handle wanted;
-  std::memcpy(static_cast<void*>(&wanted), &handle, sizeof(wanted));
+  const auto wanted = std::bit_cast<SharedObject::Handle>(handle);
   return emulated::giveEvent(EmulatedEvent::import(emulated::current_device, wanted), raw,
                              cudaErrorInvalidResourceHandle);
 }
