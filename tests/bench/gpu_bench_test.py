@@ -69,6 +69,18 @@ class HandoffGpuTest(unittest.TestCase):
         self.assertEqual(self.told.getvalue().splitlines()[0], "64 KiB, latentd, round 1 of 2: 100 / 100 / 100 us")
         self.assertEqual(self.told.getvalue().splitlines()[3], "64 KiB, bare program, round 2 of 2: 50 / 50 / 50 us")
 
+    def test_jobs_are_queued_at_once_or_each_when_the_last_one_is_over(self):
+        for one_by_one in (False, True):
+            daemon = unittest.mock.MagicMock()
+            daemon.__enter__.return_value = daemon
+            daemon.submit.return_value = "queued"
+            daemon.submit_and_follow.return_value = {"id": "over"}
+            bench = self.program.Bench(None, None, None, one_by_one)
+            with unittest.mock.patch.object(self.program, "Daemon", return_value=daemon):
+                self.program.latentd_traces(bench, 65536, 3, ["cuda:0"], ["cuda:0"])
+            self.assertEqual([call.args[0] for call in daemon.trace.call_args_list], ["over" if one_by_one else "queued"] * 3)
+            self.assertEqual(daemon.submit_and_follow.call_count > 0, one_by_one)
+
 
 class ReportTest(InFolder):
     def test_efficiency_is_the_share_of_the_ranks_that_one_would_need(self):
