@@ -11,6 +11,7 @@
 #include <iostream>
 #include <string>
 
+#include "runtime/base/shm_region.h"
 #include "runtime/base/version.h"
 #include "runtime/media/av_writer.h"
 #include "runtime/media/frame_ring.h"
@@ -63,7 +64,8 @@ Status encodeInto(FrameRingReader& reader, const Arguments& arguments, UniqueFd 
 
 Status encode(const Arguments& arguments) {
   UniqueFd output(arguments.output_fd);
-  LATENTD_ASSIGN_OR_RETURN(FrameRingReader reader, FrameRingReader::attach(UniqueFd(arguments.ring_fd)));
+  LATENTD_ASSIGN_OR_RETURN(ShmRegion ring, ShmRegion::map(UniqueFd(arguments.ring_fd), 1));
+  LATENTD_ASSIGN_OR_RETURN(FrameRingReader reader, FrameRingReader::attach(std::move(ring)));
   const Status status = encodeInto(reader, arguments, std::move(output));
   // The supervisor reads the reason there, with its code.
   if (!status.ok()) reader.abort(status);

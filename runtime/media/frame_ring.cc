@@ -103,8 +103,8 @@ StatusOr<RingMapping> RingMapping::create(const FrameGeometry& geometry) {
   return RingMapping(std::move(region), geometry);
 }
 
-StatusOr<RingMapping> RingMapping::map(UniqueFd fd) {
-  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, ShmRegion::map(std::move(fd), kHeaderBytes));
+StatusOr<RingMapping> RingMapping::of(ShmRegion region) {
+  if (region.bytes() < kHeaderBytes) return absl::InvalidArgumentError("shared memory is too small for a frame ring");
   const auto* header = reinterpret_cast<const RingHeader*>(region.data());
   if (header->magic != kMagic) return absl::InvalidArgumentError("shared memory is no frame ring of this version");
   const FrameGeometry geometry = header->geometry;
@@ -251,8 +251,8 @@ FrameRingWriter::~FrameRingWriter() {
     abort(absl::CancelledError("frame ring: its writer went before the last frame"));
 }
 
-StatusOr<FrameRingWriter> FrameRingWriter::attach(UniqueFd fd) {
-  LATENTD_ASSIGN_OR_RETURN(RingMapping mapping, RingMapping::map(std::move(fd)));
+StatusOr<FrameRingWriter> FrameRingWriter::attach(ShmRegion memory) {
+  LATENTD_ASSIGN_OR_RETURN(RingMapping mapping, RingMapping::of(std::move(memory)));
   LATENTD_ASSIGN_OR_RETURN(SideLock lock, SideLock::acquire(mapping.fd(), internal::kWriterSide));
   return FrameRingWriter(std::move(mapping), std::move(lock));
 }
@@ -311,8 +311,8 @@ FrameRingReader::~FrameRingReader() {
   if (mapping_ != nullptr && !ended_) abort(absl::CancelledError("frame ring: its reader went before the last frame"));
 }
 
-StatusOr<FrameRingReader> FrameRingReader::attach(UniqueFd fd) {
-  LATENTD_ASSIGN_OR_RETURN(RingMapping mapping, RingMapping::map(std::move(fd)));
+StatusOr<FrameRingReader> FrameRingReader::attach(ShmRegion memory) {
+  LATENTD_ASSIGN_OR_RETURN(RingMapping mapping, RingMapping::of(std::move(memory)));
   return attach(std::make_shared<RingMapping>(std::move(mapping)));
 }
 

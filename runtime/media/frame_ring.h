@@ -62,7 +62,7 @@ class RingMapping {
  public:
   static StatusOr<RingMapping> create(const FrameGeometry& geometry);
   // Validates what the peer wrote and keeps its own copy of it.
-  static StatusOr<RingMapping> map(UniqueFd fd);
+  static StatusOr<RingMapping> of(ShmRegion region);
 
   const FrameGeometry& geometry() const { return geometry_; }
   uint64_t frameBytes() const { return frame_bytes_; }
@@ -123,7 +123,7 @@ class FrameRing {
 // CANCELLED.
 class FrameRingWriter {
  public:
-  static StatusOr<FrameRingWriter> attach(UniqueFd fd);
+  static StatusOr<FrameRingWriter> attach(ShmRegion memory);
   FrameRingWriter(FrameRingWriter&&) noexcept;
   FrameRingWriter& operator=(FrameRingWriter&&) = delete;
   ~FrameRingWriter();
@@ -155,7 +155,7 @@ class FrameRingWriter {
 // States: open -> ended | aborted. Failure: sticky; a reader destroyed before the end aborts the ring with CANCELLED.
 class FrameRingReader {
  public:
-  static StatusOr<FrameRingReader> attach(UniqueFd fd);
+  static StatusOr<FrameRingReader> attach(ShmRegion memory);
   // In the process of the ring's creator: shares its mapping, since unmapping costs more than a small frame.
   static StatusOr<FrameRingReader> attach(const FrameRing& ring);
   FrameRingReader(FrameRingReader&&) noexcept;

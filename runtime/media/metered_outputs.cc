@@ -53,7 +53,7 @@ class MeteredOutput final : public Output {
 }  // namespace
 
 StatusOr<std::unique_ptr<Output>> MeteredOutputFactory::open(const JobId& job, const v1::JobParameters& parameters,
-                                                             Done done) {
+                                                             Opened opened, Done done) {
   const auto course = std::make_shared<Course>();
   const auto counted = [&metrics = metrics_, &clock = clock_, course, format = formatLabel(parameters.format()),
                         done = std::move(done)](StatusOr<OutputResult> result) {
@@ -67,7 +67,7 @@ StatusOr<std::unique_ptr<Output>> MeteredOutputFactory::open(const JobId& job, c
     }
     done(std::move(result));
   };
-  StatusOr<std::unique_ptr<Output>> output = inner_.open(job, parameters, counted);
+  StatusOr<std::unique_ptr<Output>> output = inner_.open(job, parameters, std::move(opened), counted);
   if (!output.ok()) {
     metrics_.failures.with(absl::StatusCodeToString(output.status().code())).Increment();
     return output.status();

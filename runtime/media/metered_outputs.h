@@ -17,7 +17,8 @@ class MeteredOutputFactory final : public OutputFactory {
   MeteredOutputFactory(OutputFactory& inner, metrics::EncoderMetrics& metrics, const Clock& clock)
       : inner_(inner), metrics_(metrics), clock_(clock) {}
 
-  StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters& parameters, Done done) override;
+  StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters& parameters, Opened opened,
+                                         Done done) override;
   void remove(const JobId& job) override { inner_.remove(job); }
 
  private:

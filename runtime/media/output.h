@@ -29,9 +29,9 @@ bool isFramesMissing(const Status& status);
 class Output {
  public:
   virtual ~Output() = default;  // aborts what has not ended, removes the partial file
-  // The ring's descriptor for the worker, valid while this object lives.
-  virtual int ringFd() const = 0;
   virtual uint64_t ringId() const = 0;
+  // The ring's descriptor for the worker, valid while this object lives. Not before `opened` was called.
+  virtual int ringFd() const = 0;
   // The worker has written all its frames: the file is complete once `done` was called with OK.
   virtual void finish() = 0;
   // The job failed or was cancelled.
@@ -41,12 +41,17 @@ class Output {
 // Owner: the main. Thread: the supervisor's loop.
 class OutputFactory {
  public:
+  // The ring is there. Called at most once, before `done`, from any thread; never from inside open().
+  using Opened = std::function<void()>;
   // Called exactly once, from any thread, with the result or the first failure; never from inside open().
   using Done = std::function<void(StatusOr<OutputResult>)>;
 
   virtual ~OutputFactory() = default;
-  // RESOURCE_EXHAUSTED when the spool has no room; UNAVAILABLE when the format's encoder cannot run here.
-  virtual StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters& parameters, Done done) = 0;
+  // At once: ring and file are made meanwhile, which takes milliseconds for large frames, and longer on a slow disk.
+  // UNAVAILABLE when the format's encoder cannot run here. Through `done`: RESOURCE_EXHAUSTED when the spool has no
+  // room, or the host no memory for the ring.
+  virtual StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters& parameters, Opened opened,
+                                                 Done done) = 0;
   // Forgets a finished file. Not an error if it is already gone.
   virtual void remove(const JobId& job) = 0;
 };

@@ -77,30 +77,74 @@ StatusOr<OutputTask::Backend> makeRawBackend(RawFormat format, const VideoSpec& 
 
 }  // namespace
 
-// What the supervisor holds. It finds its task by the ring's id: the task may be gone.
+// A ring that the media thread makes and the supervisor's loop uses. Owner: both. Thread: any.
+class SpoolOutputFactory::SharedRing {
+ public:
+  void set(std::shared_ptr<FrameRing> ring) {
+    const MutexLock lock(mutex_);
+    ring_ = std::move(ring);
+  }
+  // Null: not made yet.
+  std::shared_ptr<FrameRing> get() const {
+    const MutexLock lock(mutex_);
+    return ring_;
+  }
+  // `done` was called.
+  void end() { ended_.store(true, std::memory_order_release); }
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+
+ private:
+  mutable Mutex mutex_;
+  std::shared_ptr<FrameRing> ring_ GUARDED_BY(mutex_);
+  std::atomic<bool> ended_{false};
+};
+
+struct SpoolOutputFactory::Order {
+  JobId job;
+  FormatTraits traits;
+  VideoSpec spec;
+  Gate::Pass pass;
+  std::shared_ptr<SharedRing> ring;
+  Opened opened;
+  Done done;
+};
+
+struct SpoolOutputFactory::Parts {
+  std::shared_ptr<FrameRing> ring;
+  SpoolFile file;
+  OutputTask::Backend backend;
+};
+
+// What the supervisor holds. It finds its task by the ring's id: the task may be gone. The loop does what it is told in
+// order, so that the task is there whenever it is looked for before its end.
 class SpoolOutputFactory::Handle final : public Output {
  public:
-  Handle(SpoolOutputFactory& factory, std::shared_ptr<FrameRing> ring, uint64_t id,
-         std::shared_ptr<const std::atomic<bool>> ended)
-      : factory_(factory), ring_(std::move(ring)), id_(id), ended_(std::move(ended)) {}
+  Handle(SpoolOutputFactory& factory, std::shared_ptr<const SharedRing> ring, uint64_t id)
+      : factory_(factory), ring_(std::move(ring)), id_(id) {}
 
   ~Handle() override {
     // Nothing is left to abort: a finished job does not wait for the media thread.
-    if (ended_->load(std::memory_order_acquire)) return;
+    if (ring_->ended()) return;
     const Status reason = absl::CancelledError("the output was given up");
     EventLoop& loop = factory_.loop_thread_.loop();
     loop.runAndWait([&] { factory_.withTask(id_, [&](OutputTask& task) { task.fail(reason); }); });
   }
 
-  int ringFd() const override { return ring_->fd(); }
   uint64_t ringId() const override { return id_; }
+
+  int ringFd() const override {
+    const std::shared_ptr<FrameRing> ring = ring_->get();
+    LATENTD_CHECK(ring != nullptr, "a ring's descriptor is asked for once it was opened");
+    return ring->fd();
+  }
 
   void finish() override {
     post([](OutputTask& task) { task.finish(); });
   }
 
   void abort(const Status& reason) override {
-    ring_->abort(reason);  // at once: the worker may be blocked on the ring
+    // At once: the worker may be blocked on it.
+    if (const std::shared_ptr<FrameRing> ring = ring_->get()) ring->abort(reason);
     post([reason](OutputTask& task) { task.fail(reason); });
   }
 
@@ -112,9 +156,8 @@ class SpoolOutputFactory::Handle final : public Output {
   }
 
   SpoolOutputFactory& factory_;
-  const std::shared_ptr<FrameRing> ring_;  // with the task
+  const std::shared_ptr<const SharedRing> ring_;
   const uint64_t id_;
-  const std::shared_ptr<const std::atomic<bool>> ended_;  // with `done`, which sets it
 };
 
 SpoolOutputFactory::SpoolOutputFactory(Options options, std::unique_ptr<Spool> spool, ChildSpawner& spawner,
@@ -164,12 +207,13 @@ void SpoolOutputFactory::probeEncoder() {
   });
 }
 
+Status SpoolOutputFactory::encoderStatus() {
+  const MutexLock lock(mutex_);
+  return encoder_status_;
+}
+
 StatusOr<OutputTask::Backend> SpoolOutputFactory::startEncoder(const char* format, const VideoSpec& spec,
                                                                const FrameRing& ring, const SpoolFile& file) {
-  {
-    const MutexLock lock(mutex_);
-    LATENTD_RETURN_IF_ERROR(encoder_status_);
-  }
   return EncoderProcess::start(
       spawner_, options_.encoder,
       {"--ring-fd", "3", "--output-fd", "4", "--format", format, "--fps", toString(spec.rate), "--frames",
@@ -178,46 +222,51 @@ StatusOr<OutputTask::Backend> SpoolOutputFactory::startEncoder(const char* forma
 }
 
 StatusOr<std::unique_ptr<Output>> SpoolOutputFactory::open(const JobId& job, const v1::JobParameters& parameters,
-                                                           Done done) {
+                                                           Opened opened, Done done) {
   LATENTD_ASSIGN_OR_RETURN(const FormatTraits traits, traitsOf(parameters.format()));
   LATENTD_ASSIGN_OR_RETURN(const VideoSpec spec, specOf(parameters, traits));
-  LATENTD_ASSIGN_OR_RETURN(std::shared_ptr<FrameRing> ring, makeRing(spec));
-  const uint64_t bytes = traits.raw ? rawFileBytes(*traits.raw, spec) : 0;
-  LATENTD_ASSIGN_OR_RETURN(SpoolFile file, spool_->create(job, traits.extension, bytes));
-  LATENTD_ASSIGN_OR_RETURN(OutputTask::Backend backend, traits.raw ? makeRawBackend(*traits.raw, spec, *ring, file)
-                                                                   : startEncoder(traits.extension, spec, *ring, file));
+  if (!traits.raw) LATENTD_RETURN_IF_ERROR(encoderStatus());
+  std::optional<Gate::Pass> pass = gate_.enter();
+  if (!pass) return absl::UnavailableError("the daemon ends");
   const uint64_t id = next_ring_id_.fetch_add(1);
+  const auto ring = std::make_shared<SharedRing>();
+  Done told = [ring, done = std::move(done)](StatusOr<OutputResult> result) {
+    ring->end();
+    done(std::move(result));
+  };
+  const auto order = std::make_shared<Order>(
+      Order{job, traits, spec, *std::move(pass), ring, std::move(opened), std::move(told)});  // a task can be copied
+  const bool runs = loop_thread_.loop().post([this, id, order] { begin(id, std::move(*order)); });
+  LATENTD_CHECK(runs, "the factory's loop ends with it");
+  return std::make_unique<Handle>(*this, ring, id);
+}
+
+StatusOr<SpoolOutputFactory::Parts> SpoolOutputFactory::makeParts(const Order& order) {
+  const std::optional<RawFormat> raw = order.traits.raw;
+  LATENTD_ASSIGN_OR_RETURN(std::shared_ptr<FrameRing> ring, makeRing(order.spec));
+  const uint64_t bytes = raw ? rawFileBytes(*raw, order.spec) : 0;
+  LATENTD_ASSIGN_OR_RETURN(SpoolFile file, spool_->create(order.job, order.traits.extension, bytes));
+  LATENTD_ASSIGN_OR_RETURN(OutputTask::Backend backend,
+                           raw ? makeRawBackend(*raw, order.spec, *ring, file)
+                               : startEncoder(order.traits.extension, order.spec, *ring, file));
+  return Parts{std::move(ring), std::move(file), std::move(backend)};
+}
+
+void SpoolOutputFactory::begin(uint64_t id, Order order) {
+  StatusOr<Parts> parts = makeParts(order);
+  if (!parts.ok()) return order.done(parts.status());
   OutputTask::Deps deps{loop_thread_.loop(),
                         raw_threads_,
                         *spool_,
                         options_.encode_deadline,
                         [this] { armExpiry(); },
                         [this, id] { loop_thread_.loop().post([this, id] { running_.erase(id); }); }};
-  auto ended = std::make_shared<std::atomic<bool>>(false);
-  Done told = [ended, done = std::move(done)](StatusOr<OutputResult> result) {
-    ended->store(true, std::memory_order_release);
-    done(std::move(result));
-  };
-  auto task = std::make_unique<OutputTask>(std::move(deps), ring, std::move(file), std::move(told));
-  LATENTD_RETURN_IF_ERROR(start(id, std::move(task), std::move(backend)));
-  return std::make_unique<Handle>(*this, std::move(ring), id, std::move(ended));
-}
-
-// Not awaited: whoever opens an output is the supervisor's loop.
-Status SpoolOutputFactory::start(uint64_t id, std::unique_ptr<OutputTask> task, OutputTask::Backend backend) {
-  std::optional<Gate::Pass> pass = gate_.enter();
-  if (!pass) return absl::UnavailableError("the daemon ends");
-  struct Start {
-    Running running;
-    OutputTask::Backend backend;
-  };
-  const auto start = std::make_shared<Start>(Start{{std::move(task), *std::move(pass)}, std::move(backend)});
-  const bool runs = loop_thread_.loop().post([this, id, start] {
-    const auto placed = running_.emplace(id, std::move(start->running)).first;
-    placed->second.task->run(std::move(start->backend));
-  });
-  LATENTD_CHECK(runs, "the factory's loop ends with it");
-  return {};
+  order.ring->set(parts->ring);
+  auto task = std::make_unique<OutputTask>(std::move(deps), std::move(parts->ring), std::move(parts->file),
+                                           std::move(order.done));
+  const auto placed = running_.emplace(id, Running{std::move(task), std::move(order.pass)}).first;
+  order.opened();
+  placed->second.task->run(std::move(parts->backend));
 }
 
 void SpoolOutputFactory::remove(const JobId& job) { spool_->remove(job); }

@@ -19,8 +19,8 @@
 
 namespace latentd::media {
 
-// Outputs into a spool: raw formats by a thread each, containers by a latent-encoder each. `done` is called on the
-// media thread, OK only after finish(), a failure at once; it must only hand the result over.
+// Outputs into a spool: raw formats by a thread each, containers by a latent-encoder each. `opened` and `done` are
+// called on the media thread, the latter with OK only after finish(), with a failure at once; both must only hand over.
 // Owner: the main; outlives every Output. Thread: any. Failure: an encoder that cannot run here makes open()
 // UNAVAILABLE for containers from the moment at which that is known (it is tried once at the start).
 class SpoolOutputFactory final : public OutputFactory {
@@ -36,7 +36,8 @@ class SpoolOutputFactory final : public OutputFactory {
                                                               const Clock& clock);
   ~SpoolOutputFactory() override;
 
-  StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters& parameters, Done done) override;
+  StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters& parameters, Opened opened,
+                                         Done done) override;
   void remove(const JobId& job) override;
 
   // Outputs whose thread or process still works.
@@ -46,6 +47,9 @@ class SpoolOutputFactory final : public OutputFactory {
 
  private:
   class Handle;
+  class SharedRing;
+  struct Order;
+  struct Parts;
   struct Running {
     std::unique_ptr<OutputTask> task;
     Gate::Pass pass;
@@ -53,9 +57,12 @@ class SpoolOutputFactory final : public OutputFactory {
 
   SpoolOutputFactory(Options options, std::unique_ptr<Spool> spool, ChildSpawner& spawner, const Clock& clock);
   void probeEncoder();
+  Status encoderStatus();
   StatusOr<OutputTask::Backend> startEncoder(const char* format, const VideoSpec& spec, const FrameRing& ring,
                                              const SpoolFile& file);
-  Status start(uint64_t id, std::unique_ptr<OutputTask> task, OutputTask::Backend backend);
+  StatusOr<Parts> makeParts(const Order& order);
+  // On the loop: what open() has ordered.
+  void begin(uint64_t id, Order order);
   void withTask(uint64_t id, const std::function<void(OutputTask&)>& action);
   void armExpiry();
 

@@ -14,7 +14,7 @@ class CommandSink {
   virtual ~CommandSink() = default;
   // In order for each worker. A worker that cannot take it is lost, and that is reported as any other loss.
   virtual void send(WorkerId worker, internal::v1::WorkerCommand command) = 0;
-  // Hands over a descriptor, before the command that names it by `id`.
+  // Hands over a descriptor, which a command names by `id`. Either may go first.
   virtual Status sendDescriptor(WorkerId worker, uint64_t id, int fd) = 0;
 };
 

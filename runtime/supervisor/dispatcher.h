@@ -31,6 +31,7 @@ class DispatcherHost {
   virtual ~DispatcherHost() = default;
   // The best job of the queue, which is running from now on; nothing when none waits.
   virtual std::optional<JobSpec> takeNextJob() = 0;
+  // onOutputOpened() or onOutputDone() follows.
   virtual StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) = 0;
 
   // At once, to a rank.
@@ -111,6 +112,8 @@ class Dispatcher {
   // `job`: jobOf() of what was transferred.
   void onTransfer(const JobId& job, WorkerId producer, EdgeIndex edge, const internal::v1::TransferDone& event);
   void onDiscarded(WorkerId worker, const internal::v1::RefsDiscarded& event);
+  // Its ring is there: whoever emits the job's frames gets it.
+  void onOutputOpened(const JobId& job);
   void onOutputDone(const JobId& job, StatusOr<media::OutputResult> result);
 
   // ---- jobs
@@ -190,7 +193,6 @@ class Dispatcher {
   // The job whose command goes next, if it has its credits; null while none may.
   JobRun* nextOf(const Lane& lane) const;
   bool dispatchNext(GroupIndex group);
-  Status openOutput(JobRun& run, GroupIndex group);
   void sendRunStage(JobRun& run, GroupIndex group);
   v1::WaitReason waitReason(const JobId& job, GroupIndex group) const;
 

@@ -160,6 +160,16 @@ void Dispatcher::onDiscarded(WorkerId worker, const wire::RefsDiscarded& event) 
   if (JobRun* run = find(discard.job)) maybeRelease(*run);
 }
 
+void Dispatcher::onOutputOpened(const JobId& job) {
+  JobRun* run = find(job);
+  if (run == nullptr || run->outcome) return;
+  const WorkerId emitter{*run->stages.back().group, Rank(0)};
+  const Status sent = sink_.sendDescriptor(emitter, run->output->ringId(), run->output->ringFd());
+  if (sent.ok()) return;
+  endRun(*run, sent, Certainty::kCause);
+  maybeRelease(*run);
+}
+
 void Dispatcher::onOutputDone(const JobId& job, StatusOr<media::OutputResult> result) {
   JobRun* run = find(job);
   if (run == nullptr || run->outcome) return;

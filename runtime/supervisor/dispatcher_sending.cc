@@ -237,21 +237,17 @@ bool Dispatcher::dispatchNext(GroupIndex group) {
   JobRun* const run = nextOf(lane);
   if (run == nullptr || !bindConsumers(*run, group)) return false;
   if (topology_.emitsFrames(group.value)) {
-    if (const Status opened = openOutput(*run, group); !opened.ok()) {
-      endRun(*run, opened, Certainty::kCause);
+    StatusOr<std::unique_ptr<media::Output>> output = host_.openOutput(run->spec);
+    if (!output.ok()) {
+      endRun(*run, output.status(), Certainty::kCause);
       maybeRelease(*run);
       return true;
     }
+    run->output = *std::move(output);
   }
   std::erase(lane.waiting, run);
   sendRunStage(*run, group);
   return true;
-}
-
-Status Dispatcher::openOutput(JobRun& run, GroupIndex group) {
-  LATENTD_ASSIGN_OR_RETURN(run.output, host_.openOutput(run.spec));
-  // Rank 0 is the one that has the whole picture.
-  return sink_.sendDescriptor({group, Rank(0)}, run.output->ringId(), run.output->ringFd());
 }
 
 void Dispatcher::sendRunStage(JobRun& run, GroupIndex group) {
@@ -280,6 +276,7 @@ void Dispatcher::sendRunStage(JobRun& run, GroupIndex group) {
   state.moved = clock_.now();
   if (lane.in_flight.empty()) lane.head_since = clock_.now();
   lane.in_flight.push_back(&run);
+  // Rank 0 is the one that has the whole picture.
   const bool emits_frames = topology_.emitsFrames(group.value);
   for (uint32_t rank = 0; rank < spec.ranks(); ++rank) {
     stage.set_frame_ring_id(run.output && emits_frames && rank == 0 ? run.output->ringId() : 0);

@@ -31,18 +31,28 @@ std::optional<JobSpec> JobManager::takeNextJob() {
 }
 
 StatusOr<std::unique_ptr<media::Output>> JobManager::openOutput(const JobSpec& job) {
-  // May be called from any thread, and after the job ended: the dispatcher then ignores it. This object outlives the
-  // loop's tasks, which is where the result goes.
-  auto done = [this, id = job.id, run = table_.find(job.id)->runs](StatusOr<media::OutputResult> result) {
-    deps_.post([this, id, run, result = std::move(result)]() mutable {
-      const JobRecord* record = table_.find(id);
-      // The output of a run that was lost may tell its end when the next run has begun.
-      if (record == nullptr || record->runs != run) return;
+  // Both may be called from any thread, and after the job ended: the dispatcher then ignores it. This object outlives
+  // the loop's tasks, which is where they go.
+  const auto is_current = [this, id = job.id, run = table_.find(job.id)->runs] {
+    // The output of a run that was lost may tell of itself when the next run has begun.
+    const JobRecord* record = table_.find(id);
+    return record != nullptr && record->runs == run;
+  };
+  auto opened = [this, id = job.id, is_current] {
+    deps_.post([this, id, is_current] {
+      if (!is_current()) return;
+      dispatcher_.onOutputOpened(id);
+      pump();
+    });
+  };
+  auto done = [this, id = job.id, is_current](StatusOr<media::OutputResult> result) {
+    deps_.post([this, id, is_current, result = std::move(result)]() mutable {
+      if (!is_current()) return;
       dispatcher_.onOutputDone(id, std::move(result));
       pump();
     });
   };
-  return deps_.outputs.open(job.id, job.parameters, std::move(done));
+  return deps_.outputs.open(job.id, job.parameters, std::move(opened), std::move(done));
 }
 
 v1::StageProgress* JobManager::stageOf(const JobId& job, GroupIndex group) {

@@ -6,25 +6,32 @@
 namespace latentd::worker {
 
 void DescriptorInbox::put(uint64_t id, UniqueFd fd) {
+  StatusOr<ShmRegion> region = ShmRegion::map(std::move(fd), 1);
   MutexLock lock(mutex_);
+  if (std::erase(dropped_, id) > 0) return;
   if (held_.size() >= kHeldMax) held_.pop_front();
-  held_.emplace_back(id, std::move(fd));
+  held_.emplace_back(id, std::move(region));
   arrived_.notifyAll();
 }
 
-UniqueFd DescriptorInbox::find(uint64_t id) {
+std::optional<StatusOr<ShmRegion>> DescriptorInbox::find(uint64_t id) {
   const auto found = std::find_if(held_.begin(), held_.end(), [&](const auto& entry) { return entry.first == id; });
-  if (found == held_.end()) return UniqueFd();
-  UniqueFd fd = std::move(found->second);
+  if (found == held_.end()) return std::nullopt;
+  std::optional<StatusOr<ShmRegion>> region(std::move(found->second));
   held_.erase(found);
-  return fd;
+  return region;
 }
 
-StatusOr<UniqueFd> DescriptorInbox::take(uint64_t id, Clock::TimePoint deadline) {
+StatusOr<ShmRegion> DescriptorInbox::take(uint64_t id, Clock::TimePoint deadline, const std::stop_token& cancel) {
+  // Not under the lock, which a stop that was requested before would take here.
+  const std::stop_callback wake(cancel, [this] {
+    MutexLock lock(mutex_);
+    arrived_.notifyAll();
+  });
   MutexLock lock(mutex_);
   while (true) {
-    UniqueFd fd = find(id);
-    if (fd.valid()) return fd;
+    if (std::optional<StatusOr<ShmRegion>> region = find(id)) return *std::move(region);
+    if (cancel.stop_requested()) return absl::CancelledError("the job was cancelled");
     if (!arrived_.waitUntil(mutex_, deadline) && std::chrono::steady_clock::now() >= deadline) {
       return absl::DeadlineExceededError("descriptor " + std::to_string(id) +
                                          " did not come over the inherited socket");
@@ -32,14 +39,13 @@ StatusOr<UniqueFd> DescriptorInbox::take(uint64_t id, Clock::TimePoint deadline)
   }
 }
 
-StatusOr<ShmRegion> DescriptorInbox::takeRegion(uint64_t id) {
-  LATENTD_ASSIGN_OR_RETURN(UniqueFd fd, take(id, std::chrono::steady_clock::now() + kWait));
-  return ShmRegion::map(std::move(fd), 1);
-}
+StatusOr<ShmRegion> DescriptorInbox::take(uint64_t id) { return take(id, std::chrono::steady_clock::now() + kWait); }
 
 void DescriptorInbox::drop(uint64_t id) {
   MutexLock lock(mutex_);
-  find(id);
+  if (id == kNone || find(id)) return;
+  if (dropped_.size() >= kHeldMax) dropped_.pop_front();
+  dropped_.push_back(id);
 }
 
 }  // namespace latentd::worker

@@ -21,13 +21,35 @@ void quantise(const float* values, uint8_t* bytes, size_t count) {
   }
 }
 
-RingFrameSink::RingFrameSink(media::FrameRingWriter writer, Options options)
-    : options_(std::move(options)),
-      writer_(std::move(writer)),
-      on_cancel_(options_.cancel, [this] { writer_.abort(absl::CancelledError("the job was cancelled")); }) {}
+RingFrameSink::RingFrameSink(DescriptorInbox& inbox, uint64_t ring_id, Options options)
+    : inbox_(inbox), ring_id_(ring_id), options_(std::move(options)) {}
+
+Status RingFrameSink::attach(Clock::TimePoint deadline) {
+  if (writer_) return absl::OkStatus();
+  StatusOr<ShmRegion> ring = inbox_.take(ring_id_, deadline, options_.cancel);
+  if (!ring.ok()) return annotate(ring.status(), "the job's frame ring");
+  LATENTD_ASSIGN_OR_RETURN(media::FrameRingWriter writer, media::FrameRingWriter::attach(*std::move(ring)));
+  writer_.emplace(std::move(writer));
+  on_cancel_.emplace(options_.cancel, [this] { writer_->abort(absl::CancelledError("the job was cancelled")); });
+  return absl::OkStatus();
+}
+
+Status RingFrameSink::attachIfHere() {
+  const Status attached = attach(std::chrono::steady_clock::now());
+  if (!absl::IsDeadlineExceeded(attached)) failure_ = attached;
+  return failure_;
+}
+
+void RingFrameSink::abort(const Status& reason) {
+  if (writer_) {
+    writer_->abort(reason);
+  } else {
+    inbox_.drop(ring_id_);
+  }
+}
 
 Status RingFrameSink::checkShape(const at::Tensor& frames) const {
-  const media::FrameGeometry& ring = writer_.geometry();
+  const media::FrameGeometry& ring = writer_->geometry();
   const bool fits = frames.dim() == 4 && frames.size(1) == ring.height && frames.size(2) == ring.width &&
                     frames.size(3) == 3 && frames.scalar_type() == at::kFloat && frames.is_cpu() &&
                     frames.is_contiguous();
@@ -41,18 +63,19 @@ Status RingFrameSink::checkShape(const at::Tensor& frames) const {
 }
 
 Status RingFrameSink::writeAll(const at::Tensor& frames) {
+  LATENTD_RETURN_IF_ERROR(attach(std::chrono::steady_clock::now() + options_.wait_max));
   LATENTD_RETURN_IF_ERROR(checkShape(frames));
   const auto values_of_frame = static_cast<size_t>(frames.size(1) * frames.size(2) * 3);
   const float* values = frames.const_data_ptr<float>();
   for (int64_t index = 0; index < frames.size(0); ++index, values += values_of_frame) {
     LATENTD_ASSIGN_OR_RETURN(const std::span<std::byte> frame,
-                             writer_.reserve(std::chrono::steady_clock::now() + options_.reader_wait_max));
-    if (writer_.geometry().format == PixelFormat::kRgbF32) {
+                             writer_->reserve(std::chrono::steady_clock::now() + options_.wait_max));
+    if (writer_->geometry().format == PixelFormat::kRgbF32) {
       std::memcpy(frame.data(), values, frame.size());
     } else {
       quantise(values, reinterpret_cast<uint8_t*>(frame.data()), values_of_frame);
     }
-    writer_.commit();
+    writer_->commit();
     options_.on_frame();
   }
   return absl::OkStatus();
@@ -64,7 +87,8 @@ Status RingFrameSink::write(const at::Tensor& frames) {
 }
 
 Status RingFrameSink::finish() {
-  if (failure_.ok()) failure_ = writer_.finish();
+  if (failure_.ok()) failure_ = attach(std::chrono::steady_clock::now() + options_.wait_max);
+  if (failure_.ok()) failure_ = writer_->finish();
   return failure_;
 }
 

@@ -132,8 +132,11 @@ GuardedResult StageRun::execute() {
   }
   discardInputs(message_, inputs_ended_, result.status, *environment_.channels);
   abortOutputs(message_, outputs_ended_, result.status, *environment_.channels);
-  if (ring_ != nullptr) ring_->abort(result.status);
-  environment_.descriptors->drop(message_.frame_ring_id());
+  if (ring_ != nullptr) {
+    ring_->abort(result.status);
+  } else {
+    environment_.descriptors->drop(message_.frame_ring_id());
+  }
   return result;
 }
 
@@ -174,7 +177,7 @@ StatusOr<MethodSpec> StageRun::findMethod() const {
 }
 
 Status StageRun::run(const MethodSpec& method) {
-  LATENTD_RETURN_IF_ERROR(attachFrames(method));
+  LATENTD_RETURN_IF_ERROR(openFrames(method));
   // Before the wait: nothing that needs no input stands between the inputs and the stage.
   const stages::SamplingParameters parameters = fromProto(message_.parameters());
   LATENTD_ASSIGN_OR_RETURN(TensorTree inputs, resolveInputs());
@@ -188,17 +191,16 @@ Status StageRun::run(const MethodSpec& method) {
   return absl::OkStatus();
 }
 
-Status StageRun::attachFrames(const MethodSpec& method) {
-  if (message_.frame_ring_id() != 0) {
-    const Clock::TimePoint deadline = std::chrono::steady_clock::now() + DescriptorInbox::kWait;
-    LATENTD_ASSIGN_OR_RETURN(UniqueFd ring, environment_.descriptors->take(message_.frame_ring_id(), deadline));
-    LATENTD_ASSIGN_OR_RETURN(media::FrameRingWriter writer, media::FrameRingWriter::attach(std::move(ring)));
+Status StageRun::openFrames(const MethodSpec& method) {
+  if (message_.frame_ring_id() != DescriptorInbox::kNone) {
     RingFrameSink::Options options;
-    options.reader_wait_max = std::chrono::milliseconds(message_.stall_timeout_ms());
+    options.wait_max = std::chrono::milliseconds(message_.stall_timeout_ms());
     options.cancel = command_.cancel.get_token();
     options.deferred = !environment_.alone;
     options.on_frame = [this] { context_->noteProgress(); };
-    ring_ = std::make_unique<RingFrameSink>(std::move(writer), std::move(options));
+    ring_ =
+        std::make_unique<RingFrameSink>(*environment_.descriptors, message_.frame_ring_id(), std::move(options));
+    LATENTD_RETURN_IF_ERROR(ring_->attachIfHere());
   } else if (method.emits_frames && environment_.gate->isLead()) {
     return absl::FailedPreconditionError("method \"" + method.name + "\" emits frames, the command names no ring");
   }

@@ -73,7 +73,7 @@ class StageRun {
   bool stoppedByLead() const;
   Status run(const stages::MethodSpec& method);
   StatusOr<stages::MethodSpec> findMethod() const;
-  Status attachFrames(const stages::MethodSpec& method);
+  Status openFrames(const stages::MethodSpec& method);
   StatusOr<channel::HeldArtifact> take(const internal::v1::ArtifactRef& ref);
   void acknowledgeHeld();
   // The last input too, and the supervisor hears of all of them.

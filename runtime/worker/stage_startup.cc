@@ -66,7 +66,7 @@ mesh::ScatterTransport scatterTransport(const internal::v1::Communication& commu
 
 StatusOr<std::unique_ptr<mesh::Mesh>> makeMesh(const internal::v1::Load& load, DescriptorInbox& descriptors) {
   const internal::v1::Communication& communication = load.communication();
-  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, descriptors.takeRegion(communication.flight_recorder_id()));
+  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, descriptors.take(communication.flight_recorder_id()));
   LATENTD_ASSIGN_OR_RETURN(FlightRecorder recorder, FlightRecorder::attach(std::move(region), Rank(load.rank())));
   mesh::Mesh::Options options;
   options.degrees = degreesOf(load);

@@ -102,7 +102,7 @@ StatusOr<StepGate> Worker::makeGate(const internal::v1::Load& load) {
     LATENTD_ASSIGN_OR_RETURN(ShmRegion own, StepGate::createRegion());
     return StepGate::attach(std::move(own), Rank(0));
   }
-  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, descriptors_.takeRegion(load.step_gate_id()));
+  LATENTD_ASSIGN_OR_RETURN(ShmRegion region, descriptors_.take(load.step_gate_id()));
   return StepGate::attach(std::move(region), options_.rank);
 }
 

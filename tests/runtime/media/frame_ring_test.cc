@@ -30,6 +30,8 @@ FrameRing makeRing(const FrameGeometry& geometry = kSmall) {
 }
 
 UniqueFd fdOf(const FrameRing& ring) { return duplicateFd(ring.fd()).value(); }
+ShmRegion memoryOf(UniqueFd fd) { return ShmRegion::map(std::move(fd), 1).value(); }
+ShmRegion memoryOf(const FrameRing& ring) { return memoryOf(fdOf(ring)); }
 
 // Frame n is filled with bytes that depend on n.
 Status writeFrame(FrameRingWriter& writer, uint32_t n, Clock::TimePoint deadline) {
@@ -61,7 +63,7 @@ StatusOr<uint32_t> drain(FrameRingReader& reader) {
 TEST_CASE("frame ring: many frames arrive whole and in order through a small ring", "[media]") {
   const uint32_t capacity = GENERATE(1u, 2u, 7u);
   const FrameRing ring = makeRing({.width = 33, .height = 9, .format = PixelFormat::kRgbF32, .capacity = capacity});
-  auto writer = FrameRingWriter::attach(fdOf(ring));
+  auto writer = FrameRingWriter::attach(memoryOf(ring));
   REQUIRE(writer.ok());
   constexpr uint32_t kFrames = 500;
   Status written;
@@ -70,7 +72,7 @@ TEST_CASE("frame ring: many frames arrive whole and in order through a small rin
       written = writeFrame(*writer, n, soon());
     if (written.ok()) written = writer->finish();
   });
-  auto reader = FrameRingReader::attach(fdOf(ring));
+  auto reader = FrameRingReader::attach(memoryOf(ring));
   REQUIRE(reader.ok());
   const auto good = drain(*reader);
   filling.join();
@@ -87,8 +89,8 @@ TEST_CASE("frame ring: many frames arrive whole and in order through a small rin
 
 TEST_CASE("frame ring: a full ring holds the writer to its deadline, an empty one the reader", "[media]") {
   const FrameRing ring = makeRing();
-  auto writer = FrameRingWriter::attach(fdOf(ring));
-  auto reader = FrameRingReader::attach(fdOf(ring));
+  auto writer = FrameRingWriter::attach(memoryOf(ring));
+  auto reader = FrameRingReader::attach(memoryOf(ring));
   CHECK(reader->next(in(std::chrono::milliseconds(30))).status().code() == absl::StatusCode::kDeadlineExceeded);
   for (uint32_t n = 0; n < kSmall.capacity; ++n)
     REQUIRE(writeFrame(*writer, n, past()).ok());
@@ -104,8 +106,8 @@ TEST_CASE("frame ring: a full ring holds the writer to its deadline, an empty on
 
 TEST_CASE("frame ring: an abort by anybody wakes both sides, the first reason stays", "[media]") {
   FrameRing ring = makeRing();
-  auto writer = FrameRingWriter::attach(fdOf(ring));
-  auto reader = FrameRingReader::attach(fdOf(ring));
+  auto writer = FrameRingWriter::attach(memoryOf(ring));
+  auto reader = FrameRingReader::attach(memoryOf(ring));
   SECTION("the owner, while the reader sleeps") {
     std::thread cancelling([&] { ring.abort(absl::CancelledError("job 7 was cancelled")); });
     const Status read = reader->next(soon()).status();
@@ -146,15 +148,15 @@ TEST_CASE("frame ring: a long reason is cut, not refused", "[media]") {
 
 TEST_CASE("frame ring: a side that goes early aborts, one that ends well does not", "[media]") {
   const FrameRing ring = makeRing();
-  auto reader = FrameRingReader::attach(fdOf(ring));
+  auto reader = FrameRingReader::attach(memoryOf(ring));
   SECTION("writer without finish()") {
-    { auto writer = FrameRingWriter::attach(fdOf(ring)); }
+    { auto writer = FrameRingWriter::attach(memoryOf(ring)); }
     CHECK(reader->next(soon()).status().code() == absl::StatusCode::kCancelled);
     CHECK(ring.atFault() == RingParty::kWriter);
   }
   SECTION("writer after finish()") {
     {
-      auto writer = FrameRingWriter::attach(fdOf(ring));
+      auto writer = FrameRingWriter::attach(memoryOf(ring));
       REQUIRE(writeFrame(*writer, 0, past()).ok());
       REQUIRE(writer->finish().ok());
     }
@@ -166,11 +168,11 @@ TEST_CASE("frame ring: a side that goes early aborts, one that ends well does no
 
 TEST_CASE("frame ring: one writer and one reader", "[media]") {
   const FrameRing ring = makeRing();
-  auto writer = FrameRingWriter::attach(fdOf(ring));
-  auto reader = FrameRingReader::attach(fdOf(ring));
+  auto writer = FrameRingWriter::attach(memoryOf(ring));
+  auto reader = FrameRingReader::attach(memoryOf(ring));
   REQUIRE(reader.ok());
-  CHECK(FrameRingWriter::attach(fdOf(ring)).status().code() == absl::StatusCode::kAlreadyExists);
-  CHECK(FrameRingReader::attach(fdOf(ring)).status().code() == absl::StatusCode::kAlreadyExists);
+  CHECK(FrameRingWriter::attach(memoryOf(ring)).status().code() == absl::StatusCode::kAlreadyExists);
+  CHECK(FrameRingReader::attach(memoryOf(ring)).status().code() == absl::StatusCode::kAlreadyExists);
 }
 
 TEST_CASE("frame ring: a reader of the creator's process is one like any other, and outlives the ring", "[media]") {
@@ -178,8 +180,8 @@ TEST_CASE("frame ring: a reader of the creator's process is one like any other, 
   auto reader = FrameRingReader::attach(*ring);
   REQUIRE(reader.ok());
   CHECK(FrameRingReader::attach(*ring).status().code() == absl::StatusCode::kAlreadyExists);
-  CHECK(FrameRingReader::attach(fdOf(*ring)).status().code() == absl::StatusCode::kAlreadyExists);
-  auto writer = FrameRingWriter::attach(fdOf(*ring));
+  CHECK(FrameRingReader::attach(memoryOf(*ring)).status().code() == absl::StatusCode::kAlreadyExists);
+  auto writer = FrameRingWriter::attach(memoryOf(*ring));
   REQUIRE(writer.ok());
   ring.reset();
   std::span<std::byte> filled = writer->reserve(soon()).value();
@@ -203,11 +205,13 @@ TEST_CASE("frame ring: bad geometry and foreign memory are refused", "[media]") 
   CHECK(code({.width = 1, .height = 1, .format = PixelFormat{9}, .capacity = 1}) == absl::StatusCode::kInvalidArgument);
 
   auto zeros = ShmRegion::create("not-a-ring", 8192);
-  CHECK(FrameRingReader::attach(duplicateFd(zeros->fd()).value()).status().code() ==
+  CHECK(FrameRingReader::attach(memoryOf(duplicateFd(zeros->fd()).value())).status().code() ==
         absl::StatusCode::kInvalidArgument);
   UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   REQUIRE(::ftruncate(unsealed.get(), 1 << 20) == 0);
-  CHECK(FrameRingReader::attach(std::move(unsealed)).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(ShmRegion::map(std::move(unsealed), 1).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(FrameRingWriter::attach(ShmRegion::create("small", 100).value()).status().code() ==
+        absl::StatusCode::kInvalidArgument);
 }
 
 // What a peer writes is hostile until checked: every 32-bit word of the header in turn gets a wild value.
@@ -215,13 +219,13 @@ TEST_CASE("frame ring: no value in the header makes the reader touch memory outs
   const bool before_attach = GENERATE(true, false);
   for (size_t offset = 0; offset < 4096; offset += 4) {
     const FrameRing ring = makeRing();
-    auto writer = FrameRingWriter::attach(fdOf(ring));
+    auto writer = FrameRingWriter::attach(memoryOf(ring));
     REQUIRE(writeFrame(*writer, 0, past()).ok());
     ShmRegion bytes = ShmRegion::map(fdOf(ring), 4096).value();
     const uint32_t wild = 0xfffffff0;
     const auto corrupt = [&] { std::memcpy(bytes.data() + offset, &wild, sizeof(wild)); };
     if (before_attach) corrupt();
-    auto reader = FrameRingReader::attach(fdOf(ring));
+    auto reader = FrameRingReader::attach(memoryOf(ring));
     if (!before_attach) corrupt();
     if (!reader.ok()) continue;
     const auto frame = reader->next(past());
@@ -235,7 +239,7 @@ TEST_CASE("frame ring: no value in the header makes the reader touch memory outs
 // ---- two processes ------------------------------------------------------------------------------------------
 
 TEST_CASE("frame ring child writer", "[.][child]") {
-  auto writer = FrameRingWriter::attach(UniqueFd(3));
+  auto writer = FrameRingWriter::attach(memoryOf(UniqueFd(3)));
   REQUIRE(writer.ok());
   for (uint32_t n = 0; n < 100; ++n)
     REQUIRE(writeFrame(*writer, n, soon()).ok());
@@ -243,14 +247,14 @@ TEST_CASE("frame ring child writer", "[.][child]") {
 }
 
 TEST_CASE("frame ring child that writes two frames and hangs", "[.][child]") {
-  auto writer = FrameRingWriter::attach(UniqueFd(3));
+  auto writer = FrameRingWriter::attach(memoryOf(UniqueFd(3)));
   for (uint32_t n = 0; n < 2; ++n)
     REQUIRE(writeFrame(*writer, n, soon()).ok());
   ::pause();
 }
 
 TEST_CASE("frame ring child that reads one frame and hangs", "[.][child]") {
-  auto reader = FrameRingReader::attach(UniqueFd(3));
+  auto reader = FrameRingReader::attach(memoryOf(UniqueFd(3)));
   REQUIRE(reader->next(soon()).ok());
   reader->release();
   ::pause();
@@ -259,7 +263,7 @@ TEST_CASE("frame ring child that reads one frame and hangs", "[.][child]") {
 TEST_CASE("frame ring: frames cross a process boundary", "[media][process]") {
   const FrameRing ring = makeRing();
   ChildTestCase child("frame ring child writer", {ring.fd()});
-  auto reader = FrameRingReader::attach(fdOf(ring));
+  auto reader = FrameRingReader::attach(memoryOf(ring));
   const auto good = drain(*reader);
   REQUIRE(good.ok());
   CHECK(*good == 100);
@@ -269,7 +273,7 @@ TEST_CASE("frame ring: frames cross a process boundary", "[media][process]") {
 TEST_CASE("frame ring: SIGKILL of the writer fails the reader after the frames that came", "[media][process]") {
   const FrameRing ring = makeRing();
   ChildTestCase child("frame ring child that writes two frames and hangs", {ring.fd()});
-  auto reader = FrameRingReader::attach(fdOf(ring));
+  auto reader = FrameRingReader::attach(memoryOf(ring));
   for (uint32_t n = 0; n < 2; ++n) {
     const auto frame = reader->next(soon());
     REQUIRE(frame.ok());
@@ -291,7 +295,7 @@ TEST_CASE("frame ring: SIGKILL of the writer fails the reader after the frames t
 TEST_CASE("frame ring: SIGKILL of the reader fails the blocked writer", "[media][process]") {
   const FrameRing ring = makeRing();
   ChildTestCase child("frame ring child that reads one frame and hangs", {ring.fd()});
-  auto writer = FrameRingWriter::attach(fdOf(ring));
+  auto writer = FrameRingWriter::attach(memoryOf(ring));
   for (uint32_t n = 0; n <= kSmall.capacity; ++n)
     REQUIRE(writeFrame(*writer, n, soon()).ok());
   std::thread killing([&] { child.signal(SIGKILL); });
@@ -302,7 +306,7 @@ TEST_CASE("frame ring: SIGKILL of the reader fails the blocked writer", "[media]
   // Sticky, and a new reader learns of it too.
   CHECK(writer->finish().code() == absl::StatusCode::kUnavailable);
   CHECK(child.wait(std::chrono::seconds(20)) == 128 + SIGKILL);
-  auto late = FrameRingReader::attach(fdOf(ring));
+  auto late = FrameRingReader::attach(memoryOf(ring));
   CHECK(late->next(soon()).status().code() == absl::StatusCode::kUnavailable);
 }
 

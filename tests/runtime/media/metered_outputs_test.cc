@@ -23,13 +23,16 @@ class ManualOutputs final : public OutputFactory {
     void abort(const Status&) override {}
   };
 
-  StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters&, Done done) override {
-    if (job == "refused") return absl::ResourceExhaustedError("the spool is full");
+  StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters&, Opened opened,
+                                         Done done) override {
+    if (job == "refused") return absl::UnavailableError("no encoder runs here");
+    opened_[job] = std::move(opened);
     done_[job] = std::move(done);
     return std::unique_ptr<Output>(std::make_unique<ManualOutput>());
   }
   void remove(const JobId& job) override { removed_ = job; }
 
+  std::map<JobId, Opened> opened_;
   std::map<JobId, Done> done_;
   JobId removed_;
 };
@@ -40,12 +43,14 @@ struct Fixture {
   metrics::EncoderMetrics metrics{registry};
   ManualOutputs inner;
   MeteredOutputFactory outputs{inner, metrics, clock};
+  int opened = 0;
   Status last = absl::UnknownError("not called");
 
   StatusOr<std::unique_ptr<Output>> open(const JobId& job) {
     v1::JobParameters parameters;
     parameters.set_format(v1::OUTPUT_FORMAT_GIF);
-    return outputs.open(job, parameters, [this](StatusOr<OutputResult> result) { last = result.status(); });
+    return outputs.open(
+        job, parameters, [this] { ++opened; }, [this](StatusOr<OutputResult> result) { last = result.status(); });
   }
 };
 
@@ -55,6 +60,8 @@ TEST_CASE("metered outputs: a result counts its frames and the time since its la
   Fixture fixture;
   auto output = fixture.open("a");
   REQUIRE(output.ok());
+  fixture.inner.opened_["a"]();
+  CHECK(fixture.opened == 1);
   CHECK((*output)->ringFd() == 7);
   CHECK((*output)->ringId() == 9);
   fixture.clock.advance(std::chrono::seconds(100));
@@ -82,8 +89,10 @@ TEST_CASE("metered outputs: failures count by code, but not what was aborted or 
   const auto starved = fixture.open("e");
   fixture.inner.done_["e"](markFramesMissing(absl::UnavailableError("frame ring: the process of its writer died")));
   CHECK(absl::IsUnavailable(fixture.last));
-  CHECK(absl::IsResourceExhausted(fixture.open("refused").status()));
-  CHECK(fixture.metrics.failures.with("UNAVAILABLE").Value() == 1);
+  const auto without_room = fixture.open("f");
+  fixture.inner.done_["f"](absl::ResourceExhaustedError("the spool is full"));
+  CHECK(absl::IsUnavailable(fixture.open("refused").status()));
+  CHECK(fixture.metrics.failures.with("UNAVAILABLE").Value() == 2);
   CHECK(fixture.metrics.failures.with("CANCELLED").Value() == 0);
   CHECK(fixture.metrics.failures.with("DEADLINE_EXCEEDED").Value() == 0);
   CHECK(fixture.metrics.failures.with("RESOURCE_EXHAUSTED").Value() == 1);

@@ -42,15 +42,32 @@ inline bool eventually(const std::function<bool()>& holds) {
   return true;
 }
 
-// The one call of `done`.
+// The calls of `opened` and `done`, one each at most.
 class DoneProbe {
  public:
-  OutputFactory::Done callback() {
+  OutputFactory::Opened opened() {
+    return [this] {
+      const MutexLock lock(mutex_);
+      CHECK((!opened_ && results_.empty()));
+      opened_ = true;
+      changed_.notifyAll();
+    };
+  }
+  OutputFactory::Done done() {
     return [this](StatusOr<OutputResult> result) {
       const MutexLock lock(mutex_);
       results_.push_back(std::move(result));
       changed_.notifyAll();
     };
+  }
+  // For the ring, or for the failure to make it.
+  bool waitOpened() {
+    const MutexLock lock(mutex_);
+    const Clock::TimePoint deadline = testDeadline();
+    while (!opened_ && results_.empty()) {
+      if (!changed_.waitUntil(mutex_, deadline)) return false;
+    }
+    return opened_;
   }
   StatusOr<OutputResult> wait() {
     const MutexLock lock(mutex_);
@@ -68,6 +85,7 @@ class DoneProbe {
  private:
   Mutex mutex_;
   CondVar changed_;
+  bool opened_ GUARDED_BY(mutex_) = false;
   std::vector<StatusOr<OutputResult>> results_ GUARDED_BY(mutex_);
 };
 
@@ -111,8 +129,17 @@ inline Status writeFrames(FrameRingWriter& writer, uint32_t first, uint32_t coun
   return {};
 }
 
+// Its ring is there, or `done` was called.
+inline StatusOr<std::unique_ptr<Output>> openOutput(OutputFactory& factory, const JobId& job,
+                                                    const v1::JobParameters& parameters, DoneProbe& probe) {
+  LATENTD_ASSIGN_OR_RETURN(std::unique_ptr<Output> output,
+                           factory.open(job, parameters, probe.opened(), probe.done()));
+  probe.waitOpened();
+  return output;
+}
+
 inline FrameRingWriter attachWriter(const Output& output) {
-  auto writer = FrameRingWriter::attach(*duplicateFd(output.ringFd()));
+  auto writer = FrameRingWriter::attach(ShmRegion::map(*duplicateFd(output.ringFd()), 1).value());
   REQUIRE(writer.ok());
   return *std::move(writer);
 }

@@ -18,7 +18,7 @@ TEST_CASE("output: every format becomes a file of the spool", "[media][output]")
   FactoryFixture fixture;
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
-  auto output = factory.open("job", testParameters(format), done.callback());
+  auto output = openOutput(factory, "job", testParameters(format), done);
   REQUIRE(output.ok());
   FrameRingWriter writer = attachWriter(**output);
   REQUIRE(writeFrames(writer, 0, kFrames).ok());
@@ -52,7 +52,7 @@ TEST_CASE("output: float pixels arrive bit for bit", "[media][output]") {
   DoneProbe done;
   v1::JobParameters parameters = testParameters(v1::OUTPUT_FORMAT_NPY, 1);
   parameters.set_float_pixels(true);
-  auto output = factory.open("job", parameters, done.callback());
+  auto output = openOutput(factory, "job", parameters, done);
   REQUIRE(output.ok());
   FrameRingWriter writer = attachWriter(**output);
   CHECK(writer.geometry().format == PixelFormat::kRgbF32);
@@ -74,7 +74,7 @@ TEST_CASE("output: success is told after finish() only, however early the file i
   FactoryFixture fixture;
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
-  auto output = factory.open("job", testParameters(format), done.callback());
+  auto output = openOutput(factory, "job", testParameters(format), done);
   REQUIRE(output.ok());
   FrameRingWriter writer = attachWriter(**output);
   REQUIRE(writeFrames(writer, 0, kFrames).ok());
@@ -103,7 +103,7 @@ TEST_CASE("output: abort or destruction mid-way leaves no file and no process", 
   FactoryFixture fixture;
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
-  auto output = factory.open("job", testParameters(format), done.callback());
+  auto output = openOutput(factory, "job", testParameters(format), done);
   REQUIRE(output.ok());
   FrameRingWriter writer = attachWriter(**output);
   REQUIRE(writeFrames(writer, 0, 3).ok());
@@ -125,7 +125,7 @@ TEST_CASE("output: a worker that goes before its last frame ends the output", "[
   FactoryFixture fixture;
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
-  auto output = factory.open("job", testParameters(format), done.callback());
+  auto output = openOutput(factory, "job", testParameters(format), done);
   REQUIRE(output.ok());
   {
     FrameRingWriter writer = attachWriter(**output);
@@ -143,7 +143,7 @@ TEST_CASE("output: a job without a frame is no video", "[media][output]") {
   FactoryFixture fixture;
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
-  auto output = factory.open("job", testParameters(format), done.callback());
+  auto output = openOutput(factory, "job", testParameters(format), done);
   REQUIRE(output.ok());
   REQUIRE(attachWriter(**output).finish().ok());
   (*output)->finish();
@@ -158,12 +158,12 @@ TEST_CASE("output: kill -9 of the encoder ends one output, names the signal, and
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
   DoneProbe other_done;
-  auto output = factory.open("job", testParameters(v1::OUTPUT_FORMAT_MP4, 1000), done.callback());
+  auto output = openOutput(factory, "job", testParameters(v1::OUTPUT_FORMAT_MP4, 1000), done);
   REQUIRE(output.ok());
   FrameRingWriter writer = attachWriter(**output);
   REQUIRE(writeFrames(writer, 0, 40).ok());
   const pid_t pid = fixture.encoderPid();
-  auto other = factory.open("other", testParameters(v1::OUTPUT_FORMAT_MP4), other_done.callback());
+  auto other = openOutput(factory, "other", testParameters(v1::OUTPUT_FORMAT_MP4), other_done);
   REQUIRE(other.ok());
   REQUIRE(::kill(pid, SIGKILL) == 0);
   const Status status = done.wait().status();
@@ -187,7 +187,7 @@ TEST_CASE("output: an encoder that stands still holds the worker back, and goes 
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
   constexpr uint32_t kMany = 100;
-  auto output = factory.open("job", testParameters(v1::OUTPUT_FORMAT_MP4, kMany), done.callback());
+  auto output = openOutput(factory, "job", testParameters(v1::OUTPUT_FORMAT_MP4, kMany), done);
   REQUIRE(output.ok());
   FrameRingWriter writer = attachWriter(**output);
   REQUIRE(writeFrames(writer, 0, 1).ok());
@@ -212,7 +212,7 @@ TEST_CASE("output: an encoder that does not end by its deadline is killed", "[me
   fixture.options.encode_deadline = milliseconds(200);
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
-  auto output = factory.open("job", testParameters(v1::OUTPUT_FORMAT_MP4), done.callback());
+  auto output = openOutput(factory, "job", testParameters(v1::OUTPUT_FORMAT_MP4), done);
   REQUIRE(output.ok());
   FrameRingWriter writer = attachWriter(**output);
   REQUIRE(writeFrames(writer, 0, 1).ok());
@@ -245,7 +245,7 @@ TEST_CASE("output: what a failing encoder printed is told", "[media][output]") {
     fixture.useScript(failing.script);
     SpoolOutputFactory& factory = fixture.start();
     DoneProbe done;
-    auto output = factory.open("job", testParameters(v1::OUTPUT_FORMAT_MP4), done.callback());
+    auto output = openOutput(factory, "job", testParameters(v1::OUTPUT_FORMAT_MP4), done);
     REQUIRE(output.ok());
     const Status status = done.wait().status();
     CHECK(status.code() == failing.code);
@@ -264,14 +264,14 @@ TEST_CASE("output: without an encoder that runs, raw formats remain", "[media][o
   Status refused;
   REQUIRE(eventually([&] {  // the probe takes a moment
     DoneProbe ignored;
-    refused = factory.open("job", testParameters(v1::OUTPUT_FORMAT_GIF), ignored.callback()).status();
+    refused = openOutput(factory, "job", testParameters(v1::OUTPUT_FORMAT_GIF), ignored).status();
     return !refused.ok();
   }));
   CHECK(absl::IsUnavailable(refused));
   INFO(messageOf(refused));
   CHECK(messageOf(refused).find(is_there ? "ended with exit code 1" : "No such file or directory") !=
         std::string::npos);
-  auto output = factory.open("raw", testParameters(v1::OUTPUT_FORMAT_RGB24), done.callback());
+  auto output = openOutput(factory, "raw", testParameters(v1::OUTPUT_FORMAT_RGB24), done);
   REQUIRE(output.ok());
   FrameRingWriter writer = attachWriter(**output);
   REQUIRE(writeFrames(writer, 0, kFrames).ok());
@@ -286,10 +286,10 @@ TEST_CASE("output: parameters that are no video are refused", "[media][output]")
   const auto refusal = [&](const std::function<void(v1::JobParameters&)>& change) {
     v1::JobParameters parameters = testParameters(v1::OUTPUT_FORMAT_MP4);
     change(parameters);
-    DoneProbe never;
-    const Status status = factory.open("job", parameters, never.callback()).status();
-    CHECK(never.calls() == 0);
-    return status;
+    DoneProbe done;
+    const auto output = openOutput(factory, "job", parameters, done);
+    CHECK(done.calls() == (output.ok() ? 1 : 0));
+    return output.ok() ? done.wait().status() : output.status();
   };
   CHECK(absl::IsInvalidArgument(refusal([](auto& p) { p.set_frames(0); })));
   CHECK(absl::IsInvalidArgument(refusal([](auto& p) { p.set_width(0); })));
@@ -310,7 +310,7 @@ TEST_CASE("output: a container that grows past the spool's bound fails like a fu
   fixture.options.spool.bytes_max = 2000;
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
-  auto output = factory.open("job", testParameters(v1::OUTPUT_FORMAT_GIF, 1000), done.callback());
+  auto output = openOutput(factory, "job", testParameters(v1::OUTPUT_FORMAT_GIF, 1000), done);
   REQUIRE(output.ok());
   FrameRingWriter writer = attachWriter(**output);
   CHECK_FALSE(writeFrames(writer, 0, 1000).ok());
@@ -334,7 +334,7 @@ TEST_CASE("output: a full disk under the spool ends the output with RESOURCE_EXH
   fixture.spool_dir = fixture.options.spool.dir;
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
-  auto output = factory.open("job", testParameters(format, 1000), done.callback());
+  auto output = openOutput(factory, "job", testParameters(format, 1000), done);
   REQUIRE(output.ok());
   {
     FrameRingWriter writer = attachWriter(**output);
@@ -355,7 +355,7 @@ TEST_CASE("output: a result goes when its time is over, without a call", "[media
   fixture.options.spool.retention = milliseconds(100);
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe done;
-  auto output = factory.open("job", testParameters(v1::OUTPUT_FORMAT_RGB24), done.callback());
+  auto output = openOutput(factory, "job", testParameters(v1::OUTPUT_FORMAT_RGB24), done);
   REQUIRE(output.ok());
   FrameRingWriter writer = attachWriter(**output);
   REQUIRE(writeFrames(writer, 0, kFrames).ok());
@@ -370,8 +370,8 @@ TEST_CASE("output: the factory's end takes what runs with it", "[media][output]"
   SpoolOutputFactory& factory = fixture.start();
   DoneProbe raw_done;
   DoneProbe encoded_done;
-  auto raw = factory.open("raw", testParameters(v1::OUTPUT_FORMAT_RGB24), raw_done.callback());
-  auto encoded = factory.open("encoded", testParameters(v1::OUTPUT_FORMAT_MP4), encoded_done.callback());
+  auto raw = openOutput(factory, "raw", testParameters(v1::OUTPUT_FORMAT_RGB24), raw_done);
+  auto encoded = openOutput(factory, "encoded", testParameters(v1::OUTPUT_FORMAT_MP4), encoded_done);
   REQUIRE(raw.ok());
   REQUIRE(encoded.ok());
   raw->reset();
@@ -393,7 +393,7 @@ TEST_CASE("output: a hundred outputs leave no descriptor or process, and few thr
                                            v1::OUTPUT_FORMAT_GIF, v1::OUTPUT_FORMAT_PNG};
   for (int i = 0; i < 100; ++i) {
     DoneProbe done;
-    auto output = factory.open("job" + std::to_string(i), testParameters(kFormats[i % 5], 2), done.callback());
+    auto output = openOutput(factory, "job" + std::to_string(i), testParameters(kFormats[i % 5], 2), done);
     REQUIRE(output.ok());
     FrameRingWriter writer = attachWriter(**output);
     REQUIRE(writeFrames(writer, 0, 2).ok());

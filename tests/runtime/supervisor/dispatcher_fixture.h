@@ -30,7 +30,8 @@ struct RecordingHost : DispatcherHost {
     return spec;
   }
   StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) override {
-    return outputs.open(job.id, job.parameters, [](const StatusOr<media::OutputResult>&) {});
+    return outputs.open(
+        job.id, job.parameters, [] {}, [](const StatusOr<media::OutputResult>&) {});
   }
   void onCommandSent(const JobId&, WorkerId) override {}
   void onStageStarted(const JobId& job, GroupIndex group) override { started.emplace_back(job, group.value); }

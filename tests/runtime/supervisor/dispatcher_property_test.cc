@@ -25,7 +25,8 @@ struct Host final : DispatcherHost {
     return spec;
   }
   StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) override {
-    return outputs.open(job.id, job.parameters, [](const StatusOr<media::OutputResult>&) {});
+    return outputs.open(
+        job.id, job.parameters, [] {}, [](const StatusOr<media::OutputResult>&) {});
   }
   // Every worker gets jobs in the order in which they left the queue, whatever came back to it meanwhile: so no two of
   // them wait for each other's slots. Behind replicas, where no join is ahead, one may overtake another.
@@ -182,9 +183,22 @@ class Simulation {
     dispatcher_.onTimer();
     dispatcher_.pump();
   }
+  // Once, sooner or later, and perhaps when its job has ended; some of them cannot be opened.
+  void openOutput(FakeOutputs::State& output) {
+    if (!output.opened || (!output.finished && random_() % 4 != 0)) return;
+    output.opened = nullptr;
+    if (output.finished || random_() % 16 != 0) {
+      dispatcher_.onOutputOpened(output.job);
+    } else {
+      output.frames = 0;
+      dispatcher_.onOutputDone(output.job, absl::ResourceExhaustedError("spool full"));
+    }
+    dispatcher_.pump();
+  }
   void finishOutputs() {
     for (size_t index = outputs_done_; index < host_.outputs.states.size(); ++index) {
       FakeOutputs::State& output = *host_.outputs.states[index];
+      openOutput(output);
       if (output.finished && !output.aborted && output.frames != 0) {
         output.frames = 0;
         dispatcher_.onOutputDone(output.job, media::OutputResult{"/spool", 1, 1});

@@ -24,8 +24,13 @@ TEST_CASE("dispatcher: every command of a job is sent before any input exists", 
   CHECK(sent[2].command.run_stage().inputs(0).channel_id() == 2);
   CHECK(sent[2].command.run_stage().frame_ring_id() == fixture.host.outputs.states[0]->ring_id);
   CHECK(sent[1].command.run_stage().frame_ring_id() == 0);
-  CHECK(fixture.sink.descriptors.size() == 1);
+  CHECK(fixture.sink.descriptors.empty());
   CHECK(sent[0].command.run_stage().stall_timeout_ms() == 1000);
+  // Nothing waits for the ring.
+  fixture.dispatcher.onOutputOpened("a");
+  CHECK(fixture.sink.descriptors == std::vector<uint64_t>{fixture.host.outputs.states[0]->ring_id});
+  fixture.dispatcher.onOutputOpened("unknown");
+  CHECK(fixture.sink.descriptors.size() == 1);
 }
 
 TEST_CASE("dispatcher: a stage computes from its inputs on, the first one from its start", "[supervisor]") {
@@ -560,6 +565,25 @@ TEST_CASE("dispatcher: an output that cannot open fails its job, and the next on
   fixture.failed(1, "a", absl::StatusCode::kCancelled);
   fixture.sink.take();
   CHECK(fixture.dispatcher.running() == 1);  // its last promise is being discarded
+}
+
+TEST_CASE("dispatcher: a ring that cannot be made or handed over ends its job's commands", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.sink.take();
+  SECTION("made") { fixture.dispatcher.onOutputDone("a", absl::ResourceExhaustedError("spool full")); }
+  SECTION("handed over") {
+    fixture.sink.descriptor_status = absl::ResourceExhaustedError("the worker does not take descriptors");
+    fixture.dispatcher.onOutputOpened("a");
+  }
+  CHECK(fixture.sent() == "0:cancel a 1:cancel a 2:cancel a");
+  fixture.dispatcher.onOutputOpened("a");  // too late: nobody would close it
+  CHECK(fixture.sink.descriptors.size() <= 1);
+  for (const uint32_t group : {0, 1, 2})
+    fixture.failed(group, "a", absl::StatusCode::kCancelled);
+  CHECK(absl::IsResourceExhausted(fixture.host.ended.at("a")));
+  CHECK(fixture.dispatcher.running() == 0);
+  CHECK(!fixture.host.outputs.states[0]->open);
 }
 
 TEST_CASE("dispatcher: a failure that may be a consequence waits for its cause, which replaces it", "[supervisor]") {

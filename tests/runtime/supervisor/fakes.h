@@ -117,19 +117,21 @@ class FakeOutputs final : public media::OutputFactory {
     JobId job;
     uint64_t ring_id = 0;
     uint32_t frames = 0;
+    Opened opened;
     Done done;
     bool finished = false;
     bool aborted = false;
     bool open = true;
   };
 
-  StatusOr<std::unique_ptr<media::Output>> open(const JobId& job, const v1::JobParameters& parameters,
+  StatusOr<std::unique_ptr<media::Output>> open(const JobId& job, const v1::JobParameters& parameters, Opened opened,
                                                 Done done) override {
     if (!open_status.ok()) return open_status;
     auto state = std::make_shared<State>();
     state->job = job;
     state->ring_id = next_ring_++;
     state->frames = parameters.frames();
+    state->opened = std::move(opened);
     state->done = std::move(done);
     states.push_back(state);
     return std::unique_ptr<media::Output>(std::make_unique<Handle>(state));

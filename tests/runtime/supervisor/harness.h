@@ -30,10 +30,10 @@
 
 namespace latentd::supervisor {
 
-// Results that are complete when the last stage says so.
+// Results that are complete when the last stage says so. Its workers emit no frames, and get no ring.
 class InstantOutputs final : public media::OutputFactory {
  public:
-  StatusOr<std::unique_ptr<media::Output>> open(const JobId& job, const v1::JobParameters& parameters,
+  StatusOr<std::unique_ptr<media::Output>> open(const JobId& job, const v1::JobParameters& parameters, Opened,
                                                 Done done) override {
     ++open_count;
     return std::unique_ptr<media::Output>(

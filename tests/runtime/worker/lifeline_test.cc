@@ -98,5 +98,21 @@ TEST_CASE("descriptor inbox: bounded, and a drop forgets", "[worker]") {
   CHECK(inbox.take(DescriptorInbox::kHeldMax + 1, now).ok());
 }
 
+TEST_CASE("descriptor inbox: what was dropped is closed when it comes, of the last ones dropped", "[worker]") {
+  const ShmRegion region = ShmRegion::create("frames", 4096).value();
+  DescriptorInbox inbox;
+  inbox.drop(DescriptorInbox::kNone);
+  for (uint64_t id = 1; id <= DescriptorInbox::kHeldMax + 1; ++id)
+    inbox.drop(id);
+  const Clock::TimePoint now = std::chrono::steady_clock::now();
+  for (uint64_t id = 1; id <= DescriptorInbox::kHeldMax + 1; ++id) {
+    inbox.put(id, duplicateFd(region.fd()).value());
+    CHECK(inbox.take(id, now).ok() == (id == 1));
+  }
+  // Once: the id may come again.
+  inbox.put(2, duplicateFd(region.fd()).value());
+  CHECK(inbox.take(2, now).ok());
+}
+
 }  // namespace
 }  // namespace latentd::worker

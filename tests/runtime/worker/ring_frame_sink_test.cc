@@ -22,20 +22,27 @@ using media::PixelFormat;
 
 Clock::TimePoint soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(20); }
 
+constexpr uint64_t kRingId = 7;
+
 struct Sink {
-  explicit Sink(PixelFormat format, bool deferred = false)
+  explicit Sink(PixelFormat format, bool deferred = false, bool here = true)
       : ring(FrameRing::create({.width = 4, .height = 2, .format = format, .capacity = 3}).value()),
-        reader(FrameRingReader::attach(duplicateFd(ring.fd()).value()).value()),
-        sink(FrameRingWriter::attach(duplicateFd(ring.fd()).value()).value(),
-             {.reader_wait_max = std::chrono::seconds(20),
+        reader(FrameRingReader::attach(ShmRegion::map(duplicateFd(ring.fd()).value(), 1).value()).value()),
+        sink(inbox, kRingId,
+             {.wait_max = std::chrono::seconds(20),
               .cancel = cancel.get_token(),
               .deferred = deferred,
-              .on_frame = [this] { ++reported; }}) {}
+              .on_frame = [this] { ++reported; }}) {
+    if (here) arrive();
+    CHECK(sink.attachIfHere().ok());
+  }
+  void arrive() { inbox.put(kRingId, duplicateFd(ring.fd()).value()); }
 
   std::stop_source cancel;
   int reported = 0;
   FrameRing ring;
   FrameRingReader reader;
+  DescriptorInbox inbox;
   RingFrameSink sink;
 };
 
@@ -102,6 +109,32 @@ TEST_CASE("frame sink: a cancel wakes a write that waits for the reader", "[work
   cancelling.join();
   CHECK(status.code() == absl::StatusCode::kCancelled);
   CHECK(s.reader.next(soon()).status().code() == absl::StatusCode::kCancelled);
+}
+
+TEST_CASE("frame sink: the first frame waits for a ring that is being made, and so does an end without one",
+          "[worker]") {
+  Sink s(PixelFormat::kRgb8, false, false);
+  CHECK(s.sink.framesWritten() == 0);
+  const bool writes = GENERATE(true, false);
+  std::thread arriving([&] { s.arrive(); });
+  const Status status = writes ? s.sink.write(at::zeros({1, 2, 4, 3})) : s.sink.finish();
+  arriving.join();
+  CHECK(status.ok());
+  CHECK(s.reader.next(soon()).value().has_value() == writes);
+}
+
+TEST_CASE("frame sink: a cancel ends the wait for a ring, before it or in it", "[worker][cancel]") {
+  Sink s(PixelFormat::kRgb8, false, false);
+  const bool before = GENERATE(true, false);
+  if (before) s.cancel.request_stop();
+  std::thread cancelling([&] { s.cancel.request_stop(); });
+  const Status status = s.sink.write(at::zeros({1, 2, 4, 3}));
+  cancelling.join();
+  CHECK(status.code() == absl::StatusCode::kCancelled);
+  s.sink.abort(status);
+  // What comes now is closed: the memory of a ring is not kept for nobody.
+  s.arrive();
+  CHECK_FALSE(s.inbox.take(kRingId, std::chrono::steady_clock::now()).ok());
 }
 
 TEST_CASE("frame sink: in a group of ranks a failure waits for the next step", "[worker]") {
