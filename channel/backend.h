@@ -117,6 +117,7 @@ struct PoolLayout {
   uint32_t slots = 1;
   uint64_t slot_stride = 0;  // bytes, a multiple of kSlotAlignment
   uint64_t bytes = 0;        // the whole pool
+  uint32_t consumers = 1;    // ranks that import it
   bool one_shot = false;     // the buffer of one artifact: freed at its acknowledgement
 };
 

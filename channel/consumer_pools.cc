@@ -10,7 +10,7 @@ namespace latentd::channel {
 Status ConsumerCore::onPool(size_t rank, const v1::PoolAnnounce& announcement, Frame& frame) {
   Source& source = sources_[rank];
   LATENTD_ASSIGN_OR_RETURN(const TensorDesc desc, TensorDesc::parse(announcement.desc()));
-  const PoolLayout layout = poolLayout(desc, spec_.slots);
+  const PoolLayout layout = poolLayout(desc, spec_);
   const auto known = source.pools.find(announcement.profile());
   const bool expected = announcement.profile() < spec_.profiles_max && desc.bytes() > 0 &&
                         announcement.slot_stride() == layout.slot_stride && announcement.pool_bytes() == layout.bytes &&
@@ -57,7 +57,7 @@ Status ConsumerCore::importOneShot(Record& record, const v1::Ticket& ticket, Fra
     return absl::OkStatus();
   }
   StatusOr<std::shared_ptr<ImportedPool>> buffer =
-      context_.backend->importPool(ticket.handle(), std::move(frame.fds), oneShotLayout(device, ticket.bytes()));
+      context_.backend->importPool(ticket.handle(), std::move(frame.fds), oneShotLayout(device, ticket.bytes(), spec_));
   if (buffer.ok()) {
     record.ticket->buffer = *std::move(buffer);
     return absl::OkStatus();

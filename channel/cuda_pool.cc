@@ -54,7 +54,7 @@ class RehearsedCopy {
 };
 
 // A slot is filled part by part, each with a ready event of its own: a peer reads one while the next is being filled.
-// What a pool and its imports agree on is its layout.
+// What a pool and its imports agree on is its layout. Whoever does not read in parts waits for the last one's event.
 struct SlotParts {
   explicit SlotParts(const PoolLayout& layout)
       : bytes(roundUp(std::max(kPartBytesMin, layout.slot_stride / kPartsMax), kSlotAlignment)),
@@ -73,6 +73,9 @@ struct SlotParts {
   // A copy that is worth the two calls of another part: 40 us between peers.
   static constexpr uint64_t kPartBytesMin = 16 << 20;
 };
+
+// How a consumer rank reads, before the handles of its completion events.
+enum class Reads : char { kWhole = 0, kInParts = 1 };
 
 // ---- producer -----------------------------------------------------------------------------------------------
 class CudaExportedPool final : public ExportedPool {
@@ -97,9 +100,9 @@ class CudaExportedPool final : public ExportedPool {
 
   Status attach(Rank consumer, const std::string& attachment) override {
     LATENTD_ASSIGN_OR_RETURN(std::vector<Event> events,
-                             importEvents(options_.stream.device(), attachment, 0, layout_.slots));
+                             importEvents(options_.stream.device(), attachment, sizeof(Reads), layout_.slots));
     MutexLock lock(mutex_);
-    completed_.insert_or_assign(consumer.value, std::move(events));
+    readers_.insert_or_assign(consumer.value, Reader{static_cast<Reads>(attachment.front()), std::move(events)});
     return absl::OkStatus();
   }
 
@@ -108,9 +111,10 @@ class CudaExportedPool final : public ExportedPool {
     LATENTD_CHECK(begin + byteCount(source) <= layout_.bytes, "a fill beyond the pool [C8]");
     LATENTD_RETURN_IF_ERROR(waitForReaders(slot, copied_by));
     std::byte* const target = static_cast<std::byte*>(buffer_.data()) + begin;
-    if (parts_.count > 1 && isContiguous(source)) return fillInParts(slot, target, source);
+    const bool in_parts = parts_.count > 1 && mayBeReadInParts();
+    if (in_parts && isContiguous(source)) return fillInParts(slot, target, source);
     LATENTD_RETURN_IF_ERROR(fillAsync(target, source, options_.stream));
-    for (uint32_t part = 0; part < parts_.count; ++part)
+    for (uint32_t part = in_parts ? 0 : parts_.count - 1; part < parts_.count; ++part)
       LATENTD_RETURN_IF_ERROR(ready_[parts_.event(slot, part)].record(options_.stream));
     return absl::OkStatus();
   }
@@ -121,11 +125,23 @@ class CudaExportedPool final : public ExportedPool {
     // A fill's waits for completion events come before its ready record.
     LATENTD_ASSIGN_OR_RETURN(const bool filled, isIdle());
     MutexLock lock(mutex_);
-    if (filled) completed_.erase(consumer.value);
+    if (filled) readers_.erase(consumer.value);
     return filled;
   }
 
  private:
+  struct Reader {
+    Reads reads;
+    std::vector<Event> completed;  // by slot; imported
+  };
+
+  // Also by a rank that has not said.
+  bool mayBeReadInParts() const {
+    MutexLock lock(mutex_);
+    const auto in_parts = [](const auto& reader) { return reader.second.reads != Reads::kWhole; };
+    return readers_.size() < layout_.consumers || std::any_of(readers_.begin(), readers_.end(), in_parts);
+  }
+
   Status fillInParts(SlotIndex slot, std::byte* target, const TensorView& source) {
     const uint64_t bytes = byteCount(source);
     for (uint32_t part = 0; part < parts_.count; ++part) {
@@ -145,10 +161,11 @@ class CudaExportedPool final : public ExportedPool {
 
   Status waitForReaders(SlotIndex slot, uint64_t copied_by) {
     MutexLock lock(mutex_);
-    for (const auto& [consumer, events] : completed_) {
+    for (const auto& [consumer, reader] : readers_) {
       if ((copied_by >> consumer & 1) == 0) continue;
-      LATENTD_ASSIGN_OR_RETURN(const bool complete, events[slot.value].complete());
-      if (!complete) LATENTD_RETURN_IF_ERROR(events[slot.value].makeWait(options_.stream));
+      const Event& completed = reader.completed[slot.value];
+      LATENTD_ASSIGN_OR_RETURN(const bool complete, completed.complete());
+      if (!complete) LATENTD_RETURN_IF_ERROR(completed.makeWait(options_.stream));
     }
     return absl::OkStatus();
   }
@@ -160,8 +177,8 @@ class CudaExportedPool final : public ExportedPool {
   std::vector<Event> ready_;  // by slot and part
   RehearsedCopy rehearsed_;
   const std::string handle_;
-  Mutex mutex_;
-  std::map<uint32_t, std::vector<Event>> completed_ GUARDED_BY(mutex_);  // by consumer rank, then slot; imported
+  mutable Mutex mutex_;
+  std::map<uint32_t, Reader> readers_ GUARDED_BY(mutex_);  // by consumer rank
 };
 
 // ---- consumer -----------------------------------------------------------------------------------------------
@@ -170,7 +187,7 @@ class CudaImportedPool final : public ImportedPool {
  public:
   CudaImportedPool(const PoolLayout& layout, const CudaOptions& options, cuda::ImportedMemory memory,
                    std::vector<Event> ready, std::vector<Event> completed, std::optional<RehearsedCopy> rehearsed,
-                   std::string attachment)
+                   Reads reads, std::string attachment)
       : layout_(layout),
         options_(options),
         parts_(layout),
@@ -178,6 +195,7 @@ class CudaImportedPool final : public ImportedPool {
         ready_(std::move(ready)),
         completed_(std::move(completed)),
         rehearsed_(std::move(rehearsed)),
+        reads_(reads),
         attachment_(std::move(attachment)) {}
 
   ~CudaImportedPool() override {
@@ -190,7 +208,7 @@ class CudaImportedPool final : public ImportedPool {
   Status read(SlotIndex slot, uint64_t offset, std::span<const CopyRegion> regions, const TensorView& target) override {
     const uint64_t element = byteSize(target.dtype);
     for (const CopyRegion& region : regions) {
-      const std::optional<ByteRun> run = readsInParts() ? asRun(region, element) : std::nullopt;
+      const std::optional<ByteRun> run = reads_ == Reads::kInParts ? asRun(region, element) : std::nullopt;
       if (run) {
         LATENTD_RETURN_IF_ERROR(readInParts(slot, *run, static_cast<std::byte*>(target.data)));
       } else {
@@ -227,9 +245,6 @@ class CudaImportedPool final : public ImportedPool {
   }
 
  private:
-  // Not where processes take turns on one device: each wait could be a turn.
-  bool readsInParts() const { return parts_.count > 1 && rehearsed_.has_value(); }
-
   Status readInParts(SlotIndex slot, const ByteRun& run, std::byte* target) const {
     const uint64_t end = run.source + run.bytes;
     for (uint64_t begin = run.source; begin < end;) {
@@ -268,6 +283,7 @@ class CudaImportedPool final : public ImportedPool {
   std::vector<Event> ready_;      // by slot and part; imported
   std::vector<Event> completed_;  // by slot
   std::optional<RehearsedCopy> rehearsed_;
+  const Reads reads_;
   const std::string attachment_;
 };
 
@@ -297,18 +313,22 @@ StatusOr<std::shared_ptr<ImportedPool>> importCudaPool(const std::string& handle
   LATENTD_ASSIGN_OR_RETURN(cuda::ImportedMemory memory,
                            cuda::ImportedMemory::open(device, rawAt<cuda::MemoryHandle>(handle, 0)));
   LATENTD_ASSIGN_OR_RETURN(std::vector<Event> completed, createEvents(device, layout.slots));
-  LATENTD_ASSIGN_OR_RETURN(std::string attachment, exportEvents(completed));
   // Where contexts take turns on a device that both sides use, a copy would be a turn of this one, just when the
-  // producer's is to have it.
+  // producer's is to have it; and each wait for a part could be one.
   const bool mps = cuda::isServedByMps(device).value_or(false);
   const bool takes_turns = !mps && layout.device.index == static_cast<uint32_t>(device.value);
   std::optional<RehearsedCopy> rehearsed;
   if (!takes_turns && !layout.one_shot) {
     LATENTD_ASSIGN_OR_RETURN(rehearsed, RehearsedCopy::make(device));
   }
+  const Reads reads = takes_turns || SlotParts(layout).count == 1 ? Reads::kWhole : Reads::kInParts;
+  std::string attachment(1, static_cast<char>(reads));
+  LATENTD_ASSIGN_OR_RETURN(const std::string events, exportEvents(completed));
+  attachment.append(events);
   return std::shared_ptr<ImportedPool>(std::make_shared<CudaImportedPool>(layout, options, std::move(memory),
                                                                           std::move(ready), std::move(completed),
-                                                                          std::move(rehearsed), std::move(attachment)));
+                                                                          std::move(rehearsed), reads,
+                                                                          std::move(attachment)));
 }
 
 }  // namespace latentd::channel

@@ -8,7 +8,7 @@
 namespace latentd::channel {
 
 // Raised at every change of proto/channel.proto, of the control block or of handles that an older peer would misread.
-inline constexpr uint32_t kProtocolVersion = 5;
+inline constexpr uint32_t kProtocolVersion = 6;
 
 // Ranks of one host: eight GPUs shared by eight processes each.
 inline constexpr uint32_t kRanksMax = 64;

@@ -176,14 +176,14 @@ StatusOr<Record> parseAgain(const v1::Again& message, std::shared_ptr<const Reco
   return record;
 }
 
-PoolLayout poolLayout(const TensorDesc& desc, uint32_t slots) {
+PoolLayout poolLayout(const TensorDesc& desc, const ChannelSpec& spec) {
   const uint64_t stride = roundUp(desc.bytes(), kSlotAlignment);
-  return {desc.device(), slots, stride, roundUp(stride * slots, kPoolGranularity)};
+  return {desc.device(), spec.slots, stride, roundUp(stride * spec.slots, kPoolGranularity), spec.consumer_ranks};
 }
 
-PoolLayout oneShotLayout(Device device, uint64_t bytes) {
+PoolLayout oneShotLayout(Device device, uint64_t bytes, const ChannelSpec& spec) {
   const uint64_t stride = roundUp(bytes, kSlotAlignment);
-  return {device, 1, stride, stride, true};
+  return {device, 1, stride, stride, spec.consumer_ranks, true};
 }
 
 }  // namespace latentd::channel

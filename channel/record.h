@@ -60,7 +60,7 @@ StatusOr<Record> parseRecord(const v1::Publication& message, const ChannelSpec& 
 StatusOr<Record> parseAgain(const v1::Again& message, std::shared_ptr<const RecordShape> last, const ChannelSpec& spec);
 
 // Layout of a profile's pool, and of a one-shot buffer.
-PoolLayout poolLayout(const TensorDesc& desc, uint32_t slots);
-PoolLayout oneShotLayout(Device device, uint64_t bytes);
+PoolLayout poolLayout(const TensorDesc& desc, const ChannelSpec& spec);
+PoolLayout oneShotLayout(Device device, uint64_t bytes, const ChannelSpec& spec);
 
 }  // namespace latentd::channel

@@ -18,13 +18,13 @@ std::optional<RowIndex> Staging::findProfile(uint32_t leaf, const TensorDesc& de
 }
 
 StatusOr<std::unique_ptr<ExportedPool>> Staging::createPool(const TensorDesc& desc) const {
-  return backend_->createPool("latentd-pool", poolLayout(desc, spec_.slots));
+  return backend_->createPool("latentd-pool", poolLayout(desc, spec_));
 }
 
 RowIndex Staging::addProfile(uint32_t leaf, const TensorDesc& desc, std::unique_ptr<ExportedPool> pool) {
   LATENTD_CHECK(canAddProfile(), "more pools than profiles_max [C9]");
   profiles_.push_back(std::make_unique<Profile>(
-      Profile{leaf, desc, poolLayout(desc, spec_.slots), SlotPool(spec_.slots), std::move(pool)}));
+      Profile{leaf, desc, poolLayout(desc, spec_), SlotPool(spec_.slots), std::move(pool)}));
   return RowIndex(static_cast<uint32_t>(profiles_.size() - 1));
 }
 
@@ -36,7 +36,7 @@ uint64_t Staging::poolBytes() const {
 }
 
 StatusOr<std::unique_ptr<ExportedPool>> Staging::createOneShot(Device device, uint64_t bytes) const {
-  return backend_->createPool("latentd-one-shot", oneShotLayout(device, bytes));
+  return backend_->createPool("latentd-one-shot", oneShotLayout(device, bytes, spec_));
 }
 
 void Staging::keepOneShot(SlotIndex ticket, std::unique_ptr<ExportedPool> buffer, uint64_t reserved) {

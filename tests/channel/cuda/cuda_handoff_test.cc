@@ -39,7 +39,9 @@ uint64_t freeDeviceBytes() { return cuda::deviceMemory(cuda::DeviceIndex(0))->fr
 // A producer in this process and consumers in others, which do what they are told.
 class Handoff {
  public:
-  explicit Handoff(uint32_t consumers = 1, ChannelSpec spec = smallSpec()) : spec_(std::move(spec)) {
+  // beside: the first consumers, which are on the producer's device.
+  explicit Handoff(uint32_t consumers = 1, ChannelSpec spec = smallSpec(), uint32_t beside = 0)
+      : spec_(std::move(spec)) {
     spec_.consumer_ranks = consumers;
     address_ = dir_.file("p.sock");
     auto producer = openProducer(spec_, Rank(0), address_, end_.context);
@@ -48,7 +50,7 @@ class Handoff {
     for (uint32_t c = 0; c < consumers; ++c) {
       std::ostringstream setup;
       setup << address_ << ' ' << c << ' ' << consumers << ' ' << spec_.slots << ' ' << spec_.profiles_max << ' '
-            << spec_.consumer_shard_dim.value_or(kWhole);
+            << spec_.consumer_shard_dim.value_or(kWhole) << ' ' << (c < beside ? kProducerDevice : consumerDevice()).value;
       group_.start("channel cuda consumer child", setup.str());
     }
     REQUIRE(eventually([&] { return producer_->bound(); }));
@@ -167,9 +169,10 @@ TEST_CASE("channel cuda consumer child", "[.][child]") {
   uint32_t rank = 0;
   ChannelSpec spec = smallSpec();
   int32_t shard_dim = 0;
-  setup >> address >> rank >> spec.consumer_ranks >> spec.slots >> spec.profiles_max >> shard_dim;
+  int device = 0;
+  setup >> address >> rank >> spec.consumer_ranks >> spec.slots >> spec.profiles_max >> shard_dim >> device;
   if (shard_dim != kWhole) spec.consumer_shard_dim = shard_dim;
-  DeviceEnd end(consumerDevice());
+  DeviceEnd end(cuda::DeviceIndex{device});
   auto consumer = openConsumer(spec, Rank(rank), {address}, end.channelDevice(), end.context);
   REQUIRE(consumer.status().ToString() == "OK");
   {
@@ -315,8 +318,10 @@ TEST_CASE("channel: nothing of a large slot is read before all that it needs is 
   constexpr int64_t kRows = 40, kRowBytes = 1 << 20;
   const auto pad = GENERATE(as<int64_t>{}, 0, 256);  // between the rows of the source
   const auto verb = GENERATE(as<std::string>{}, "receive ", "borrow ");
-  CAPTURE(pad, verb);
-  Handoff handoff;
+  // One that reads in parts, alone and with one that does not.
+  const auto beside = GENERATE(as<uint32_t>{}, 0, 1);
+  CAPTURE(pad, verb, beside);
+  Handoff handoff(1 + beside, smallSpec(), beside);
   const TensorView wide = deviceTensor(DType::kUInt8, {kRows, kRowBytes + pad}, handoff.end().device);
   TensorView tensor = wide;
   tensor.shape[1] = kRowBytes;
@@ -324,11 +329,14 @@ TEST_CASE("channel: nothing of a large slot is read before all that it needs is 
     StreamBlocker slow(handoff.stream());
     fillBytes(wide, patternOf(n), handoff.stream());
     REQUIRE(handoff.producer().publish(SequenceNumber(n), leaf(tensor), patient()).ToString() == "OK");
-    handoff.tell(0, verb + std::to_string(n));
+    for (uint32_t c = 0; c <= beside; ++c)
+      handoff.tell(c, verb + std::to_string(n));
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time to go wrong in, nothing waits for it
     slow.release();
-    REQUIRE(handoff.hear(0) == "OK");
-    if (verb == "receive ") CHECK(handoff.ask(0, "check " + std::to_string(n)) == "OK");
+    for (uint32_t c = 0; c <= beside; ++c) {
+      REQUIRE(handoff.hear(c) == "OK");
+      if (verb == "receive ") CHECK(handoff.ask(c, "check " + std::to_string(n)) == "OK");
+    }
   }
 }
 
