@@ -325,10 +325,9 @@ StatusOr<std::shared_ptr<ImportedPool>> importCudaPool(const std::string& handle
   std::string attachment(1, static_cast<char>(reads));
   LATENTD_ASSIGN_OR_RETURN(const std::string events, exportEvents(completed));
   attachment.append(events);
-  return std::shared_ptr<ImportedPool>(std::make_shared<CudaImportedPool>(layout, options, std::move(memory),
-                                                                          std::move(ready), std::move(completed),
-                                                                          std::move(rehearsed), reads,
-                                                                          std::move(attachment)));
+  return std::shared_ptr<ImportedPool>(
+      std::make_shared<CudaImportedPool>(layout, options, std::move(memory), std::move(ready), std::move(completed),
+                                         std::move(rehearsed), reads, std::move(attachment)));
 }
 
 }  // namespace latentd::channel

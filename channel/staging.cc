@@ -23,8 +23,8 @@ StatusOr<std::unique_ptr<ExportedPool>> Staging::createPool(const TensorDesc& de
 
 RowIndex Staging::addProfile(uint32_t leaf, const TensorDesc& desc, std::unique_ptr<ExportedPool> pool) {
   LATENTD_CHECK(canAddProfile(), "more pools than profiles_max [C9]");
-  profiles_.push_back(std::make_unique<Profile>(
-      Profile{leaf, desc, poolLayout(desc, spec_), SlotPool(spec_.slots), std::move(pool)}));
+  profiles_.push_back(
+      std::make_unique<Profile>(Profile{leaf, desc, poolLayout(desc, spec_), SlotPool(spec_.slots), std::move(pool)}));
   return RowIndex(static_cast<uint32_t>(profiles_.size() - 1));
 }
 

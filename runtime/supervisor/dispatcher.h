@@ -162,6 +162,11 @@ class Dispatcher {
     Rank rank;
     Clock::TimePoint deadline;
   };
+  struct OutgoingRun {
+    size_t place = 0;  // in the pipeline
+    WorkerId worker;
+    internal::v1::WorkerCommand command;
+  };
   using Can = std::function<bool(GroupIndex)>;
   using Takes = std::function<bool(GroupIndex to, const EdgeLedger&)>;
 
@@ -193,7 +198,9 @@ class Dispatcher {
   // The job whose command goes next, if it has its credits; null while none may.
   JobRun* nextOf(const Lane& lane) const;
   bool dispatchNext(GroupIndex group);
-  void sendRunStage(JobRun& run, GroupIndex group);
+  // Sent by sendRuns(), at the latest when pump() returns.
+  void makeRunStage(JobRun& run, GroupIndex group);
+  void sendRuns();
   v1::WaitReason waitReason(const JobId& job, GroupIndex group) const;
 
   JobRun* find(const std::string& job);
@@ -243,7 +250,8 @@ class Dispatcher {
   std::vector<Lane> lanes_;          // by group index
   std::vector<EdgeLedger> ledgers_;  // by edge index
   std::unordered_map<JobId, std::unique_ptr<JobRun>> runs_;
-  std::map<uint64_t, Discard> discards_;  // by request id
+  std::vector<OutgoingRun> runs_to_send_;  // each worker's in order; empty outside of pump()
+  std::map<uint64_t, Discard> discards_;   // by request id
   uint64_t next_discard_ = 1;
   uint64_t admissions_ = 0;
   uint64_t bindings_ = 0;

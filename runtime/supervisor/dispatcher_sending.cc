@@ -26,7 +26,7 @@ void Dispatcher::pump() {
   bool moved = true;
   while (moved) {
     moved = false;
-    // In pipeline order: a consumer's command follows its producer's at once.
+    // In pipeline order: a consumer has its promise once its producer's command is made.
     for (const StageShape& shape : shapes_) {
       for (const GroupIndex group : shape.groups) {
         while (dispatchNext(group))
@@ -36,6 +36,7 @@ void Dispatcher::pump() {
     while (admitNext())
       moved = true;
   }
+  sendRuns();
 }
 
 // ---- who can take a command -----------------------------------------------------------------------------------
@@ -246,11 +247,11 @@ bool Dispatcher::dispatchNext(GroupIndex group) {
     run->output = *std::move(output);
   }
   std::erase(lane.waiting, run);
-  sendRunStage(*run, group);
+  makeRunStage(*run, group);
   return true;
 }
 
-void Dispatcher::sendRunStage(JobRun& run, GroupIndex group) {
+void Dispatcher::makeRunStage(JobRun& run, GroupIndex group) {
   Lane& lane = lanes_[group.value];
   const config::GroupSpec& spec = topology_.groups[group.value];
   const StageShape& shape = shapes_[lane.place];
@@ -280,9 +281,20 @@ void Dispatcher::sendRunStage(JobRun& run, GroupIndex group) {
   const bool emits_frames = topology_.emitsFrames(group.value);
   for (uint32_t rank = 0; rank < spec.ranks(); ++rank) {
     stage.set_frame_ring_id(run.output && emits_frames && rank == 0 ? run.output->ringId() : 0);
-    host_.onCommandSent(run.spec.id, {group, Rank(rank)});
-    sink_.send({group, Rank(rank)}, command);
+    runs_to_send_.push_back({lane.place, {group, Rank(rank)}, command});
   }
+}
+
+// A command takes longer to send than a short stage takes: a consumer's that goes first is there before its input,
+// which would wait for it otherwise.
+void Dispatcher::sendRuns() {
+  std::stable_sort(runs_to_send_.begin(), runs_to_send_.end(),
+                   [](const OutgoingRun& a, const OutgoingRun& b) { return a.place > b.place; });
+  for (OutgoingRun& run : runs_to_send_) {
+    host_.onCommandSent(run.command.run_stage().job_id(), run.worker);
+    sink_.send(run.worker, std::move(run.command));
+  }
+  runs_to_send_.clear();
 }
 
 }  // namespace latentd::supervisor

@@ -32,10 +32,12 @@ StatusOr<ShmRegion> DescriptorInbox::take(uint64_t id, Clock::TimePoint deadline
   while (true) {
     if (std::optional<StatusOr<ShmRegion>> region = find(id)) return *std::move(region);
     if (cancel.stop_requested()) return absl::CancelledError("the job was cancelled");
-    if (!arrived_.waitUntil(mutex_, deadline) && std::chrono::steady_clock::now() >= deadline) {
+    // Before the wait: one without time sleeps all the same, some 100 us.
+    if (std::chrono::steady_clock::now() >= deadline) {
       return absl::DeadlineExceededError("descriptor " + std::to_string(id) +
                                          " did not come over the inherited socket");
     }
+    arrived_.waitUntil(mutex_, deadline);
   }
 }
 

@@ -14,8 +14,8 @@ namespace latentd::worker {
 
 // Frames of a stage into a job's ring: float32 as they are, or uint8 rounded half to even, as the reference does. The
 // ring is made while the stage begins, and needed with the first frame.
-// Owner: one running command. Thread: the executor's; a requested stop wakes a write that waits, for the ring or for its
-// reader. States: waiting -> attached -> finished; failed (sticky) from each. Failure: the first error is kept; see
+// Owner: one running command. Thread: the executor's; a requested stop wakes a write that waits, for the ring or for
+// its reader. States: waiting -> attached -> finished; failed (sticky) from each. Failure: the first error is kept; see
 // Options::deferred.
 class RingFrameSink final : public stages::FrameSink {
  public:

@@ -198,8 +198,7 @@ Status StageRun::openFrames(const MethodSpec& method) {
     options.cancel = command_.cancel.get_token();
     options.deferred = !environment_.alone;
     options.on_frame = [this] { context_->noteProgress(); };
-    ring_ =
-        std::make_unique<RingFrameSink>(*environment_.descriptors, message_.frame_ring_id(), std::move(options));
+    ring_ = std::make_unique<RingFrameSink>(*environment_.descriptors, message_.frame_ring_id(), std::move(options));
     LATENTD_RETURN_IF_ERROR(ring_->attachIfHere());
   } else if (method.emits_frames && environment_.gate->isLead()) {
     return absl::FailedPreconditionError("method \"" + method.name + "\" emits frames, the command names no ring");

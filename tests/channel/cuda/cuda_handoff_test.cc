@@ -50,7 +50,8 @@ class Handoff {
     for (uint32_t c = 0; c < consumers; ++c) {
       std::ostringstream setup;
       setup << address_ << ' ' << c << ' ' << consumers << ' ' << spec_.slots << ' ' << spec_.profiles_max << ' '
-            << spec_.consumer_shard_dim.value_or(kWhole) << ' ' << (c < beside ? kProducerDevice : consumerDevice()).value;
+            << spec_.consumer_shard_dim.value_or(kWhole) << ' '
+            << (c < beside ? kProducerDevice : consumerDevice()).value;
       group_.start("channel cuda consumer child", setup.str());
     }
     REQUIRE(eventually([&] { return producer_->bound(); }));

@@ -132,8 +132,7 @@ inline Status writeFrames(FrameRingWriter& writer, uint32_t first, uint32_t coun
 // Its ring is there, or `done` was called.
 inline StatusOr<std::unique_ptr<Output>> openOutput(OutputFactory& factory, const JobId& job,
                                                     const v1::JobParameters& parameters, DoneProbe& probe) {
-  LATENTD_ASSIGN_OR_RETURN(std::unique_ptr<Output> output,
-                           factory.open(job, parameters, probe.opened(), probe.done()));
+  LATENTD_ASSIGN_OR_RETURN(std::unique_ptr<Output> output, factory.open(job, parameters, probe.opened(), probe.done()));
   probe.waitOpened();
   return output;
 }

@@ -49,22 +49,22 @@ struct Fixture : DispatcherFixture {
 TEST_CASE("dispatcher: a job gets the replica with the least to do, of equals the one chosen longest ago",
           "[supervisor][replica]") {
   Fixture fixture;
-  CHECK(fixture.submitted("a") == "0:run a 1:run a");
-  CHECK(fixture.submitted("b") == "0:run b 2:run b");
-  CHECK(fixture.submitted("c") == "0:run c 1:run c");
+  CHECK(fixture.submitted("a") == "1:run a 0:run a");
+  CHECK(fixture.submitted("b") == "2:run b 0:run b");
+  CHECK(fixture.submitted("c") == "1:run c 0:run c");
   fixture.start(kRight, "b");
   fixture.consumed(kRight, "b", 1, 0);
   // What is left of b counts, and not how many jobs there are.
   fixture.progress(kRight, "b", 3, 4);
   CHECK(fixture.sent() == "3:run b");
-  CHECK(fixture.submitted("d") == "0:run d 2:run d");
+  CHECK(fixture.submitted("d") == "2:run d 0:run d");
   CHECK(fixture.host.queue.empty());
 
   Fixture uneven;
   uneven.host.steps["a"] = 100;
-  CHECK(uneven.submitted("a") == "0:run a 1:run a");
-  CHECK(uneven.submitted("b") == "0:run b 2:run b");
-  CHECK(uneven.submitted("c") == "0:run c 2:run c");
+  CHECK(uneven.submitted("a") == "1:run a 0:run a");
+  CHECK(uneven.submitted("b") == "2:run b 0:run b");
+  CHECK(uneven.submitted("c") == "2:run c 0:run c");
 }
 
 TEST_CASE("dispatcher: each pair of replicas has its own numbers and credits", "[supervisor][replica]") {
@@ -125,10 +125,10 @@ TEST_CASE("dispatcher: jobs that overtook each other keep the order of numbers o
   const uint32_t last = 4;
   fixture.submitted("x");
   fixture.done(kLeft, "x");
-  CHECK(fixture.sent() == "3:run x 4:run x");
+  CHECK(fixture.sent() == "4:run x 3:run x");
   fixture.done(next, "x");
-  CHECK(fixture.submitted("early") == "0:run early 2:run early");
-  CHECK(fixture.submitted("late") == "0:run late 1:run late");
+  CHECK(fixture.submitted("early") == "2:run early 0:run early");
+  CHECK(fixture.submitted("late") == "1:run late 0:run late");
   fixture.done(kLeft, "late");
   CHECK(fixture.sent() == "3:run late");  // the last group is busy with x
   fixture.done(next, "late");
@@ -149,14 +149,14 @@ TEST_CASE("dispatcher: the replica of a consumer is chosen with its producer's c
   fixture.submit("b");
   const auto sent = fixture.sink.take();
   REQUIRE(sent.size() == 6);
-  CHECK(sent[0].command.run_stage().outputs(0).channel_id() == 1);
-  CHECK(sent[1].worker == DispatcherFixture::worker(1, 0));
-  CHECK(sent[2].worker == DispatcherFixture::worker(1, 1));
-  CHECK(sent[1].command.run_stage().inputs(0).channel_id() == 1);
-  CHECK(sent[1].command.run_stage().frame_ring_id() == fixture.host.outputs.find("a")->ring_id);
-  CHECK(sent[2].command.run_stage().frame_ring_id() == 0);
-  CHECK(sent[3].command.run_stage().outputs(0).channel_id() == 2);
-  CHECK(sent[4].worker == DispatcherFixture::worker(2, 0));
+  CHECK(sent[0].worker == DispatcherFixture::worker(1, 0));
+  CHECK(sent[1].worker == DispatcherFixture::worker(1, 1));
+  CHECK(sent[0].command.run_stage().inputs(0).channel_id() == 1);
+  CHECK(sent[0].command.run_stage().frame_ring_id() == fixture.host.outputs.find("a")->ring_id);
+  CHECK(sent[1].command.run_stage().frame_ring_id() == 0);
+  CHECK(sent[2].command.run_stage().outputs(0).channel_id() == 1);
+  CHECK(sent[3].worker == DispatcherFixture::worker(2, 0));
+  CHECK(sent[5].command.run_stage().outputs(0).channel_id() == 2);
   CHECK(fixture.dispatcher.isBusy(GroupIndex(2)));
   CHECK(fixture.dispatcher.describeWork(GroupIndex(2)) == "running job b, not begun");
   // An answer of the other replica's rank is none.
@@ -201,11 +201,11 @@ TEST_CASE("dispatcher: the loss of a replica takes along its job alone; the othe
   fixture.done(kFirst, "c");
   for (const char* job : {"b", "d", "c"})
     fixture.succeed(kRight, job);
-  CHECK(fixture.submitted("e").find("0:run e 2:run e") != std::string::npos);
+  CHECK(fixture.submitted("e").find("2:run e 0:run e") != std::string::npos);
   fixture.restore(kLeft);
   fixture.sent();
   const std::string back = fixture.submitted("f");
-  CHECK(back == "0:run f 1:run f");
+  CHECK(back == "1:run f 0:run f");
   fixture.succeed(kRight, "e");
   fixture.succeed(kLeft, "f");
 }
@@ -223,7 +223,7 @@ TEST_CASE("dispatcher: while no replica of a stage is there jobs stay queued", "
   CHECK(fixture.host.queue.size() == 1);
   fixture.dispatcher.edgeOpened(EdgeIndex(3), ChannelId(22));
   fixture.dispatcher.pump();
-  CHECK(fixture.sent() == "0:run a 2:run a");
+  CHECK(fixture.sent() == "2:run a 0:run a");
   CHECK(fixture.dispatcher.waitReason("a", 2) == v1::WAIT_REASON_UNSPECIFIED);
 }
 
@@ -235,10 +235,10 @@ TEST_CASE("dispatcher: a stalled replica gets nothing more, and stops nobody els
   fixture.dispatcher.onTimer();
   REQUIRE(fixture.host.ended.at("a").code() == absl::StatusCode::kDeadlineExceeded);
   fixture.sent();
-  CHECK(fixture.submitted("b") == "0:run b 2:run b");
-  CHECK(fixture.submitted("c") == "0:run c 2:run c");
+  CHECK(fixture.submitted("b") == "2:run b 0:run b");
+  CHECK(fixture.submitted("c") == "2:run c 0:run c");
   fixture.failed(kLeft, "a", absl::StatusCode::kCancelled);
-  CHECK(fixture.submitted("d") == "0:run d 1:run d");
+  CHECK(fixture.submitted("d") == "1:run d 0:run d");
 }
 
 TEST_CASE("dispatcher: a cancel goes to the replicas that have the job, and its credits come back",
@@ -281,7 +281,7 @@ TEST_CASE("dispatcher: on the way to a join all replicas are chosen at once, and
   CHECK_FALSE(shapes[1].fed_by_replicas);
   fixture.submit("a");
   fixture.submit("b");
-  CHECK(fixture.sent() == "0:run a 1:run a 3:run a 0:run b 2:run b 3:run b");
+  CHECK(fixture.sent() == "3:run a 1:run a 0:run a 3:run b 2:run b 0:run b");
   fixture.done(0, "a");
   fixture.done(0, "b");
   fixture.done(3, "a");
@@ -305,7 +305,7 @@ TEST_CASE("dispatcher: before a fork whose ways meet again no job overtakes anot
     fixture.submit(job);
     fixture.done(0, job);
   }
-  CHECK(fixture.sent() == "0:run x 1:run x 3:run x 4:run x 5:run x 0:run y 2:run y 0:run a 0:run b");
+  CHECK(fixture.sent() == "5:run x 4:run x 3:run x 1:run x 0:run x 2:run y 0:run y 0:run a 0:run b");
   fixture.done(2, "y");
   CHECK(fixture.sent() == "2:run b");
   for (const char* job : {"x", "y"}) {
@@ -316,7 +316,7 @@ TEST_CASE("dispatcher: before a fork whose ways meet again no job overtakes anot
   // other.
   CHECK(fixture.sent() == "3:run y 4:run y");
   fixture.done(1, "x");
-  CHECK(fixture.sent() == "1:run a 3:run a 4:run a");
+  CHECK(fixture.sent() == "4:run a 3:run a 1:run a");
   fixture.done(3, "a");
   CHECK(fixture.sent() == "3:run b");
 }
@@ -328,7 +328,7 @@ TEST_CASE("dispatcher: what waits for a replica that is lost is handed back, for
   fixture.topology.limits.in_flight_per_group = 1;
   fixture.host.queue = {"a", "b"};
   fixture.dispatcher.pump();
-  CHECK(fixture.sent() == "0:run a 1:run a 2:run a 4:run a");
+  CHECK(fixture.sent() == "4:run a 2:run a 1:run a 0:run a");
   fixture.done(0, "a");
   CHECK(fixture.sent() == "0:run b");  // g1 is busy; b will go to the other replica of g2
   const bool of_b = GENERATE(true, false);

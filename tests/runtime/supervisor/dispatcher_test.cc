@@ -12,20 +12,25 @@ using std::chrono::milliseconds;
 using Failures = std::vector<std::pair<uint32_t, absl::StatusCode>>;
 using Fixture = DispatcherFixture;
 
-TEST_CASE("dispatcher: every command of a job is sent before any input exists", "[supervisor]") {
+TEST_CASE("dispatcher: every command of a job is sent before any input exists, consumers' first", "[supervisor]") {
   Fixture fixture;
   fixture.submit("a");
   const auto sent = fixture.sink.take();
   REQUIRE(sent.size() == 3);
-  CHECK(sent[0].command.run_stage().inputs_size() == 0);
-  CHECK(sent[0].command.run_stage().outputs(0).channel_id() == 1);
-  CHECK(sent[1].command.run_stage().inputs(0).channel_id() == 1);
-  CHECK(sent[1].command.run_stage().inputs(0).sequence() == 0);
-  CHECK(sent[2].command.run_stage().inputs(0).channel_id() == 2);
-  CHECK(sent[2].command.run_stage().frame_ring_id() == fixture.host.outputs.states[0]->ring_id);
-  CHECK(sent[1].command.run_stage().frame_ring_id() == 0);
+  for (uint32_t n = 0; n < 3; ++n)
+    CHECK(sent[n].worker == Fixture::worker(2 - n));
+  const wire::RunStage& first = sent[2].command.run_stage();
+  const wire::RunStage& second = sent[1].command.run_stage();
+  const wire::RunStage& last = sent[0].command.run_stage();
+  CHECK(first.inputs_size() == 0);
+  CHECK(first.outputs(0).channel_id() == 1);
+  CHECK(second.inputs(0).channel_id() == 1);
+  CHECK(second.inputs(0).sequence() == 0);
+  CHECK(last.inputs(0).channel_id() == 2);
+  CHECK(last.frame_ring_id() == fixture.host.outputs.states[0]->ring_id);
+  CHECK(second.frame_ring_id() == 0);
   CHECK(fixture.sink.descriptors.empty());
-  CHECK(sent[0].command.run_stage().stall_timeout_ms() == 1000);
+  CHECK(first.stall_timeout_ms() == 1000);
   // Nothing waits for the ring.
   fixture.dispatcher.onOutputOpened("a");
   CHECK(fixture.sink.descriptors == std::vector<uint64_t>{fixture.host.outputs.states[0]->ring_id});
@@ -118,7 +123,7 @@ TEST_CASE("dispatcher: jobs fill the pipeline up to credits and queued commands,
   fixture.host.queue = {"a", "b", "c", "d"};
   fixture.dispatcher.pump();
   // Two commands a worker, two credits an edge.
-  CHECK(fixture.sent() == "0:run a 1:run a 2:run a 0:run b 1:run b 2:run b");
+  CHECK(fixture.sent() == "2:run a 2:run b 1:run a 1:run b 0:run a 0:run b");
   CHECK(fixture.host.queue.size() == 2);
   fixture.done(0, "a");
   CHECK(fixture.sent().empty());  // no credit: both artifacts are unconsumed
@@ -131,7 +136,7 @@ TEST_CASE("dispatcher: jobs fill the pipeline up to credits and queued commands,
   fixture.done(1, "a");
   CHECK(fixture.sent().empty());  // the next edge has no credit yet
   fixture.done(2, "a");
-  CHECK(fixture.sent() == "1:run c 2:run c");
+  CHECK(fixture.sent() == "2:run c 1:run c");
 }
 
 TEST_CASE("dispatcher: a credit needs every consumer rank", "[supervisor]") {
@@ -143,7 +148,7 @@ TEST_CASE("dispatcher: a credit needs every consumer rank", "[supervisor]") {
   fixture.done(1, "a", 0);
   CHECK(fixture.sent().empty());
   fixture.done(1, "a", 1);
-  CHECK(fixture.sent() == "0:run c 1:run c 1:run c");
+  CHECK(fixture.sent() == "1:run c 1:run c 0:run c");
 }
 
 TEST_CASE("dispatcher: a failure is told at once, the rest of the job is cancelled and awaited", "[supervisor]") {
@@ -214,7 +219,7 @@ TEST_CASE("dispatcher: a lost group fails what it holds; what has not reached it
   fixture.host.queue = {"a", "b", "c"};
   fixture.dispatcher.pump();
   fixture.done(0, "a");
-  CHECK(fixture.sent() == "0:run a 1:run a 2:run a 0:run b");
+  CHECK(fixture.sent() == "2:run a 1:run a 0:run a 0:run b");
   fixture.start(2, "a");
   fixture.dispatcher.groupLost(GroupIndex(2), absl::UnavailableError("g2 rank 0 died: signal SIGKILL"));
   CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kUnavailable);
@@ -229,8 +234,8 @@ TEST_CASE("dispatcher: a lost group fails what it holds; what has not reached it
   fixture.dispatcher.pump();
   const auto sent = fixture.sink.take();
   REQUIRE(sent.size() == 2);
-  CHECK(sent[0].command.run_stage().outputs(0).channel_id() == 9);
-  CHECK(sent[0].command.run_stage().outputs(0).sequence() == 0);
+  CHECK(sent[1].command.run_stage().outputs(0).channel_id() == 9);
+  CHECK(sent[1].command.run_stage().outputs(0).sequence() == 0);
   for (const uint32_t group : {0U, 1U, 2U})
     fixture.done(group, "b");
   fixture.outputDone("b");
@@ -555,37 +560,6 @@ TEST_CASE("dispatcher: a group that does not end a cancelled command is told, on
   CHECK(fixture.dispatcher.nextDeadline() == Clock::TimePoint::max());
 }
 
-TEST_CASE("dispatcher: an output that cannot open fails its job, and the next one runs", "[supervisor]") {
-  Fixture fixture;
-  fixture.host.outputs.open_status = absl::ResourceExhaustedError("spool full");
-  fixture.submit("a");
-  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kResourceExhausted);
-  fixture.host.outputs.open_status = absl::OkStatus();
-  fixture.failed(0, "a", absl::StatusCode::kCancelled);
-  fixture.failed(1, "a", absl::StatusCode::kCancelled);
-  fixture.sink.take();
-  CHECK(fixture.dispatcher.running() == 1);  // its last promise is being discarded
-}
-
-TEST_CASE("dispatcher: a ring that cannot be made or handed over ends its job's commands", "[supervisor]") {
-  Fixture fixture;
-  fixture.submit("a");
-  fixture.sink.take();
-  SECTION("made") { fixture.dispatcher.onOutputDone("a", absl::ResourceExhaustedError("spool full")); }
-  SECTION("handed over") {
-    fixture.sink.descriptor_status = absl::ResourceExhaustedError("the worker does not take descriptors");
-    fixture.dispatcher.onOutputOpened("a");
-  }
-  CHECK(fixture.sent() == "0:cancel a 1:cancel a 2:cancel a");
-  fixture.dispatcher.onOutputOpened("a");  // too late: nobody would close it
-  CHECK(fixture.sink.descriptors.size() <= 1);
-  for (const uint32_t group : {0, 1, 2})
-    fixture.failed(group, "a", absl::StatusCode::kCancelled);
-  CHECK(absl::IsResourceExhausted(fixture.host.ended.at("a")));
-  CHECK(fixture.dispatcher.running() == 0);
-  CHECK(!fixture.host.outputs.states[0]->open);
-}
-
 TEST_CASE("dispatcher: a failure that may be a consequence waits for its cause, which replaces it", "[supervisor]") {
   Fixture fixture;
   fixture.host.stall_timeout = 2 * kCauseTimeout;
@@ -681,16 +655,6 @@ TEST_CASE("dispatcher: a cancel or a deadline does not wait for a cause", "[supe
   fixture.failed(2, "a", absl::StatusCode::kUnavailable);
   CHECK(!fixture.dispatcher.end("a", absl::CancelledError("asked")));
   CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kUnavailable);
-}
-
-TEST_CASE("dispatcher: a result with other than the promised frames is a failure", "[supervisor]") {
-  Fixture fixture;
-  fixture.submit("a");
-  for (const uint32_t group : {0U, 1U, 2U})
-    fixture.done(group, "a");
-  fixture.outputDone("a", 4);
-  CHECK(fixture.host.ended.at("a").code() == absl::StatusCode::kDataLoss);
-  CHECK(fixture.dispatcher.running() == 0);
 }
 
 TEST_CASE("dispatcher: stale, repeated and unknown events change nothing", "[supervisor]") {

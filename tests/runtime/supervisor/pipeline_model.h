@@ -67,6 +67,7 @@ class PipelineModel final : public CommandSink {
     if (able.empty()) return false;
     move(able[random_() % able.size()]);
     dispatcher_->pump();
+    checkPromises();
     return true;
   }
 
@@ -142,10 +143,16 @@ class PipelineModel final : public CommandSink {
     for (const auto& ref : stage.inputs()) {
       Channel* channel = find(ref.channel_id());
       if (channel == nullptr) continue;  // the producer's group is gone: the receive fails
-      REQUIRE(channel->artifacts.count(ref.sequence()) == 1);
+      channel->artifacts.try_emplace(ref.sequence(), Artifact::kPromised);  // its producer's command may follow
       REQUIRE(ref.sequence() >= channel->consumer_next[worker.rank.value]);
       channel->consumer_next[worker.rank.value] = ref.sequence() + 1;
     }
+  }
+
+  // What a consumer was told to take a producer was told to make.
+  void checkPromises() const {
+    for (const Channel& channel : channels_)
+      REQUIRE((channel.artifacts.empty() || channel.artifacts.rbegin()->first < channel.next));
   }
 
   uint32_t outstanding(uint32_t edge) const {
