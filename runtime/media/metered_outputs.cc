@@ -67,11 +67,16 @@ StatusOr<std::unique_ptr<Output>> MeteredOutputFactory::open(const JobId& job, c
     }
     done(std::move(result));
   };
-  StatusOr<std::unique_ptr<Output>> output = inner_.open(job, parameters, std::move(opened), counted);
-  if (!output.ok()) {
-    metrics_.failures.with(absl::StatusCodeToString(output.status().code())).Increment();
-    return output.status();
-  }
+  const auto count_failure = [&metrics = metrics_](const Status& status) {
+    if (!status.ok()) metrics.failures.with(absl::StatusCodeToString(status.code())).Increment();
+  };
+  const auto told = [count_failure, opened = std::move(opened)](const Status& status) {
+    count_failure(status);
+    opened(status);
+  };
+  StatusOr<std::unique_ptr<Output>> output = inner_.open(job, parameters, told, counted);
+  count_failure(output.status());
+  LATENTD_RETURN_IF_ERROR(output.status());
   return std::unique_ptr<Output>(std::make_unique<MeteredOutput>(*std::move(output), course, clock_));
 }
 

@@ -30,7 +30,7 @@ class Output {
  public:
   virtual ~Output() = default;  // aborts what has not ended, removes the partial file
   virtual uint64_t ringId() const = 0;
-  // The ring's descriptor for the worker, valid while this object lives. Not before `opened` was called.
+  // The ring's descriptor for the worker, valid while this object lives. Not before `opened` was called with OK.
   virtual int ringFd() const = 0;
   // The worker has written all its frames: the file is complete once `done` was called with OK.
   virtual void finish() = 0;
@@ -41,15 +41,15 @@ class Output {
 // Owner: the main. Thread: the supervisor's loop.
 class OutputFactory {
  public:
-  // The ring is there. Called at most once, before `done`, from any thread; never from inside open().
-  using Opened = std::function<void()>;
-  // Called exactly once, from any thread, with the result or the first failure; never from inside open().
+  // The ring is there, or could not be made: RESOURCE_EXHAUSTED when the spool has no room, or the host no memory.
+  // Called exactly once, from any thread; never from inside open().
+  using Opened = std::function<void(const Status&)>;
+  // After an OK of `opened`, exactly once, from any thread: the result or the first failure.
   using Done = std::function<void(StatusOr<OutputResult>)>;
 
   virtual ~OutputFactory() = default;
   // At once: ring and file are made meanwhile, which takes milliseconds for large frames, and longer on a slow disk.
-  // UNAVAILABLE when the format's encoder cannot run here. Through `done`: RESOURCE_EXHAUSTED when the spool has no
-  // room, or the host no memory for the ring.
+  // UNAVAILABLE when the format's encoder is known not to run here.
   virtual StatusOr<std::unique_ptr<Output>> open(const JobId& job, const v1::JobParameters& parameters, Opened opened,
                                                  Done done) = 0;
   // Forgets a finished file. Not an error if it is already gone.

@@ -89,7 +89,7 @@ class SpoolOutputFactory::SharedRing {
     const MutexLock lock(mutex_);
     return ring_;
   }
-  // `done` was called.
+  // `done` was called, or will not be.
   void end() { ended_.store(true, std::memory_order_release); }
   bool ended() const { return ended_.load(std::memory_order_acquire); }
 
@@ -254,7 +254,10 @@ StatusOr<SpoolOutputFactory::Parts> SpoolOutputFactory::makeParts(const Order& o
 
 void SpoolOutputFactory::begin(uint64_t id, Order order) {
   StatusOr<Parts> parts = makeParts(order);
-  if (!parts.ok()) return order.done(parts.status());
+  if (!parts.ok()) {
+    order.ring->end();
+    return order.opened(parts.status());
+  }
   OutputTask::Deps deps{loop_thread_.loop(),
                         raw_threads_,
                         *spool_,
@@ -265,7 +268,7 @@ void SpoolOutputFactory::begin(uint64_t id, Order order) {
   auto task = std::make_unique<OutputTask>(std::move(deps), std::move(parts->ring), std::move(parts->file),
                                            std::move(order.done));
   const auto placed = running_.emplace(id, Running{std::move(task), std::move(order.pass)}).first;
-  order.opened();
+  order.opened(absl::OkStatus());
   placed->second.task->run(std::move(parts->backend));
 }
 

@@ -20,7 +20,7 @@
 namespace latentd::media {
 
 // Outputs into a spool: raw formats by a thread each, containers by a latent-encoder each. `opened` and `done` are
-// called on the media thread, the latter with OK only after finish(), with a failure at once; both must only hand over.
+// called on the media thread and must only hand over; `done` with OK only after finish(), with a failure at once.
 // Owner: the main; outlives every Output. Thread: any. Failure: an encoder that cannot run here makes open()
 // UNAVAILABLE for containers from the moment at which that is known (it is tried once at the start).
 class SpoolOutputFactory final : public OutputFactory {

@@ -171,6 +171,7 @@ void Dispatcher::endRun(JobRun& run, const Status& status, Certainty certainty) 
   LATENTD_CHECK(!run.outcome && !status.ok(), "a job fails once");
   sendRuns();  // before what cancels them
   run.outcome = status;
+  run.output_due.reset();
   for (const StageRun& stage : run.stages) {
     if (stage.group && stage.state == StageRun::State::kWaiting) std::erase(lanes_[stage.group->value].waiting, &run);
   }

@@ -31,7 +31,7 @@ class DispatcherHost {
   virtual ~DispatcherHost() = default;
   // The best job of the queue, which is running from now on; nothing when none waits.
   virtual std::optional<JobSpec> takeNextJob() = 0;
-  // onOutputOpened() or onOutputDone() follows.
+  // onOutputOpened() follows, and after an OK onOutputDone().
   virtual StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) = 0;
 
   // At once, to a rank.
@@ -112,8 +112,8 @@ class Dispatcher {
   // `job`: jobOf() of what was transferred.
   void onTransfer(const JobId& job, WorkerId producer, EdgeIndex edge, const internal::v1::TransferDone& event);
   void onDiscarded(WorkerId worker, const internal::v1::RefsDiscarded& event);
-  // Its ring is there: whoever emits the job's frames gets it.
-  void onOutputOpened(const JobId& job);
+  // Its ring is there, which whoever emits the job's frames gets, or could not be made.
+  void onOutputOpened(const JobId& job, const Status& opened);
   void onOutputDone(const JobId& job, StatusOr<media::OutputResult> result);
 
   // ---- jobs
@@ -236,6 +236,7 @@ class Dispatcher {
   bool artifactsLost(const JobRun& run, const std::vector<EdgeIndex>& edges) const;
   std::optional<Clock::TimePoint> headDeadline(const Lane& lane, GroupIndex group) const;
   void reportDue(Clock::TimePoint now);
+  void endWithoutOutput(Clock::TimePoint now);
   void headOverdue(GroupIndex group);
   void giveUp(GroupIndex group, const Status& cause);
   // How long a command that was cancelled may take to end before its group is replaced.

@@ -160,13 +160,18 @@ void Dispatcher::onDiscarded(WorkerId worker, const wire::RefsDiscarded& event) 
   if (JobRun* run = find(discard.job)) maybeRelease(*run);
 }
 
-void Dispatcher::onOutputOpened(const JobId& job) {
+void Dispatcher::onOutputOpened(const JobId& job, const Status& opened) {
   JobRun* run = find(job);
   if (run == nullptr || run->outcome) return;
-  const WorkerId emitter{*run->stages.back().group, Rank(0)};
-  const Status sent = sink_.sendDescriptor(emitter, run->output->ringId(), run->output->ringFd());
-  if (sent.ok()) return;
-  endRun(*run, sent, Certainty::kCause);
+  run->output_due.reset();
+  Status status = opened;
+  if (opened.ok()) {
+    const WorkerId emitter{*run->stages.back().group, Rank(0)};
+    status = sink_.sendDescriptor(emitter, run->output->ringId(), run->output->ringFd());
+    if (absl::IsUnavailable(status)) return;  // it has died, which is told soon
+  }
+  if (status.ok()) return;
+  endRun(*run, status, Certainty::kCause);
   maybeRelease(*run);
 }
 
@@ -222,7 +227,8 @@ Clock::TimePoint Dispatcher::nextDeadline() const {
   for (const auto& [request, discard] : discards_)
     next = std::min(next, discard.deadline);
   for (const auto& [id, run] : runs_)
-    next = std::min({next, run->report_time.value_or(next), run->figures_until.value_or(next)});
+    next = std::min(
+        {next, run->report_time.value_or(next), run->figures_until.value_or(next), run->output_due.value_or(next)});
   return next;
 }
 
@@ -232,6 +238,7 @@ void Dispatcher::onTimer() {
     const auto deadline = headDeadline(lanes_[group], GroupIndex(group));
     if (deadline && *deadline <= now) headOverdue(GroupIndex(group));
   }
+  endWithoutOutput(now);
   reportDue(now);
   std::vector<GroupIndex> deaf;
   for (auto& [request, discard] : discards_) {
@@ -241,6 +248,20 @@ void Dispatcher::onTimer() {
   }
   for (const GroupIndex group : deaf) {
     giveUp(group, absl::UnavailableError("it does not release what it was told to discard"));
+  }
+}
+
+void Dispatcher::endWithoutOutput(Clock::TimePoint now) {
+  std::vector<JobRun*> due;
+  for (const auto& [id, run] : runs_) {
+    if (run->output_due && *run->output_due <= now) due.push_back(run.get());
+  }
+  for (JobRun* run : due) {
+    endRun(*run,
+           absl::DeadlineExceededError("its output could not be begun in time: the disk under spool.dir hangs, or is "
+                                       "overloaded"),
+           Certainty::kCause);
+    maybeRelease(*run);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/supervisor/dispatcher.h"
+#include "runtime/supervisor/limits.h"
 
 namespace latentd::supervisor {
 
@@ -245,6 +246,7 @@ bool Dispatcher::dispatchNext(GroupIndex group) {
       return true;
     }
     run->output = *std::move(output);
+    run->output_due = clock_.now() + std::min<std::chrono::milliseconds>(kOutputTimeout, stallOf(*run, group) / 2);
   }
   std::erase(lane.waiting, run);
   makeRunStage(*run, group);

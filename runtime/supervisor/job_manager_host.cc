@@ -38,10 +38,10 @@ StatusOr<std::unique_ptr<media::Output>> JobManager::openOutput(const JobSpec& j
     const JobRecord* record = table_.find(id);
     return record != nullptr && record->runs == run;
   };
-  auto opened = [this, id = job.id, is_current] {
-    deps_.post([this, id, is_current] {
+  auto opened = [this, id = job.id, is_current](const Status& status) {
+    deps_.post([this, id, is_current, status] {
       if (!is_current()) return;
-      dispatcher_.onOutputOpened(id);
+      dispatcher_.onOutputOpened(id, status);
       pump();
     });
   };

@@ -85,6 +85,7 @@ struct JobRun {
   std::vector<StageRun> stages;                           // by place in the pipeline
   std::vector<std::optional<PromisedArtifact>> promises;  // by link
   std::unique_ptr<media::Output> output;                  // while open
+  std::optional<Clock::TimePoint> output_due;             // its ring is being made, and has to be there by then
   std::optional<media::OutputResult> result;
   std::set<Handoff> published;
   std::set<Handoff> acknowledged;                 // and told

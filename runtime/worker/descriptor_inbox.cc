@@ -5,8 +5,8 @@
 
 namespace latentd::worker {
 
-void DescriptorInbox::put(uint64_t id, UniqueFd fd) {
-  StatusOr<ShmRegion> region = ShmRegion::map(std::move(fd), 1);
+void DescriptorInbox::put(uint64_t id, StatusOr<UniqueFd> fd) {
+  StatusOr<ShmRegion> region = fd.ok() ? ShmRegion::map(*std::move(fd), 1) : fd.status();
   MutexLock lock(mutex_);
   if (std::erase(dropped_, id) > 0) return;
   if (held_.size() >= kHeldMax) held_.pop_front();

@@ -29,7 +29,8 @@ class DescriptorInbox {
   // For what is sent before the command that names it: what can be late is the supervisor's thread.
   static constexpr std::chrono::seconds kWait{5};
 
-  void put(uint64_t id, UniqueFd fd);
+  // Or why it is lost.
+  void put(uint64_t id, StatusOr<UniqueFd> fd);
   // CANCELLED once a stop is requested.
   StatusOr<ShmRegion> take(uint64_t id, Clock::TimePoint deadline, const std::stop_token& cancel = {});
   // Within kWait.

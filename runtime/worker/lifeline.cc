@@ -66,13 +66,19 @@ void Lifeline::onSocket() {
       handlers_.on_supervisor_lost();
       return;
     }
-    if (!received.ok() || frame.bytes.size() != sizeof(uint64_t) || frame.fds.size() != 1) {
+    const bool whole = received.ok() && frame.bytes.size() == sizeof(uint64_t);
+    if (!whole || (frame.fds.size() != 1 && !frame.fds_lost)) {
       getLogger("lifeline")->error("a message on the inherited socket is not an id with one descriptor");
       return;
     }
     uint64_t id = 0;
     std::memcpy(&id, frame.bytes.data(), sizeof(id));
-    inbox_.put(id, std::move(frame.fds.front()));
+    if (frame.fds_lost) {
+      inbox_.put(id, absl::ResourceExhaustedError("the worker has no descriptor free for what it was sent: raise its "
+                                                  "limit of open files"));
+    } else {
+      inbox_.put(id, std::move(frame.fds.front()));
+    }
   }
 }
 

@@ -50,7 +50,8 @@ struct Fixture {
     v1::JobParameters parameters;
     parameters.set_format(v1::OUTPUT_FORMAT_GIF);
     return outputs.open(
-        job, parameters, [this] { ++opened; }, [this](StatusOr<OutputResult> result) { last = result.status(); });
+        job, parameters, [this](const Status& status) { opened += status.ok() ? 1 : 0; },
+        [this](StatusOr<OutputResult> result) { last = result.status(); });
   }
 };
 
@@ -60,7 +61,7 @@ TEST_CASE("metered outputs: a result counts its frames and the time since its la
   Fixture fixture;
   auto output = fixture.open("a");
   REQUIRE(output.ok());
-  fixture.inner.opened_["a"]();
+  fixture.inner.opened_["a"](absl::OkStatus());
   CHECK(fixture.opened == 1);
   CHECK((*output)->ringFd() == 7);
   CHECK((*output)->ringId() == 9);
@@ -90,7 +91,8 @@ TEST_CASE("metered outputs: failures count by code, but not what was aborted or 
   fixture.inner.done_["e"](markFramesMissing(absl::UnavailableError("frame ring: the process of its writer died")));
   CHECK(absl::IsUnavailable(fixture.last));
   const auto without_room = fixture.open("f");
-  fixture.inner.done_["f"](absl::ResourceExhaustedError("the spool is full"));
+  fixture.inner.opened_["f"](absl::ResourceExhaustedError("the spool is full"));
+  CHECK(fixture.opened == 0);
   CHECK(absl::IsUnavailable(fixture.open("refused").status()));
   CHECK(fixture.metrics.failures.with("UNAVAILABLE").Value() == 2);
   CHECK(fixture.metrics.failures.with("CANCELLED").Value() == 0);

@@ -42,14 +42,15 @@ inline bool eventually(const std::function<bool()>& holds) {
   return true;
 }
 
-// The calls of `opened` and `done`, one each at most.
+// The calls of `opened` and `done`, one each at most; a failure of either.
 class DoneProbe {
  public:
   OutputFactory::Opened opened() {
-    return [this] {
+    return [this](const Status& status) {
       const MutexLock lock(mutex_);
       CHECK((!opened_ && results_.empty()));
-      opened_ = true;
+      opened_ = status.ok();
+      if (!status.ok()) results_.push_back(status);
       changed_.notifyAll();
     };
   }

@@ -31,7 +31,7 @@ struct RecordingHost : DispatcherHost {
   }
   StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) override {
     return outputs.open(
-        job.id, job.parameters, [] {}, [](const StatusOr<media::OutputResult>&) {});
+        job.id, job.parameters, [](const Status&) {}, [](const StatusOr<media::OutputResult>&) {});
   }
   void onCommandSent(const JobId&, WorkerId) override {}
   void onStageStarted(const JobId& job, GroupIndex group) override { started.emplace_back(job, group.value); }
@@ -81,9 +81,18 @@ struct FixtureWith {
   static ChannelId channel(uint32_t edge) { return ChannelId(edge + 1); }
   static WorkerId worker(uint32_t group, uint32_t rank = 0) { return {GroupIndex(group), Rank(rank)}; }
 
+  // Also makes the outputs that were asked for, unless makes_outputs is false.
+  void pump() {
+    dispatcher.pump();
+    for (const auto& state : host.outputs.states) {
+      if (makes_outputs && std::exchange(state->opened, nullptr)) {
+        dispatcher.onOutputOpened(state->job, absl::OkStatus());
+      }
+    }
+  }
   void submit(const JobId& job) {
     host.queue.push_back(job);
-    dispatcher.pump();
+    pump();
   }
   void start(uint32_t group, const JobId& job, uint32_t rank = 0) {
     internal::v1::StageStarted event;
@@ -96,7 +105,7 @@ struct FixtureWith {
     event.set_step(step);
     event.set_steps(steps);
     dispatcher.onProgress(worker(group), event);
-    dispatcher.pump();
+    pump();
   }
   void consumed(uint32_t group, const JobId& job, uint32_t edge, uint64_t sequence) {
     internal::v1::InputsConsumed event;
@@ -104,7 +113,7 @@ struct FixtureWith {
     event.add_refs()->set_channel_id(channel(edge).value);
     event.mutable_refs(0)->set_sequence(sequence);
     dispatcher.onInputsConsumed(worker(group), event);
-    dispatcher.pump();
+    pump();
   }
   // published: the numbers of artifacts on the edge behind the group.
   void done(uint32_t group, const JobId& job, uint32_t rank = 0, const std::vector<uint64_t>& published = {}) {
@@ -116,7 +125,7 @@ struct FixtureWith {
       artifact.set_sequence(sequence);
     }
     dispatcher.onDone(worker(group, rank), event);
-    dispatcher.pump();
+    pump();
   }
   void transferred(uint32_t edge, uint64_t sequence, uint32_t rank = 0) {
     internal::v1::TransferDone event;
@@ -124,7 +133,7 @@ struct FixtureWith {
     event.mutable_artifact()->set_sequence(sequence);
     const auto job = dispatcher.jobOf(EdgeIndex(edge), channel(edge), SequenceNumber(sequence));
     if (job) dispatcher.onTransfer(*job, worker(edge, rank), EdgeIndex(edge), event);
-    dispatcher.pump();
+    pump();
   }
   void failed(uint32_t group, const JobId& job, absl::StatusCode code, bool recycle = false, uint32_t rank = 0) {
     internal::v1::StageFailed event;
@@ -133,11 +142,11 @@ struct FixtureWith {
     event.mutable_status()->set_message("because");
     event.set_recycle(recycle);
     dispatcher.onFailed(worker(group, rank), event);
-    dispatcher.pump();
+    pump();
   }
   void outputDone(const JobId& job, uint32_t frames = 5) {
     dispatcher.onOutputDone(job, media::OutputResult{"/spool/" + job, 10, frames});
-    dispatcher.pump();
+    pump();
   }
   // "0:run 1:run 2:cancel" of what was sent since the last call.
   std::string sent() {
@@ -157,6 +166,7 @@ struct FixtureWith {
   FakeSink sink;
   Host host;
   Dispatcher dispatcher{topology, clock, sink, host};
+  bool makes_outputs = true;
 };
 using DispatcherFixture = FixtureWith<RecordingHost>;
 

@@ -4,7 +4,10 @@
 namespace latentd::supervisor {
 namespace {
 
-using Fixture = DispatcherFixture;
+// The tests make the outputs.
+struct Fixture : DispatcherFixture {
+  Fixture() { makes_outputs = false; }
+};
 
 TEST_CASE("dispatcher: an output that cannot open fails its job, and the next one runs", "[supervisor]") {
   Fixture fixture;
@@ -19,23 +22,62 @@ TEST_CASE("dispatcher: an output that cannot open fails its job, and the next on
   CHECK(fixture.dispatcher.running() == 1);  // its last promise is being discarded
 }
 
-TEST_CASE("dispatcher: a ring that cannot be made or handed over ends its job's commands", "[supervisor]") {
+TEST_CASE("dispatcher: a ring that cannot be made or handed over is its job's failure at once", "[supervisor]") {
   Fixture fixture;
   fixture.submit("a");
   fixture.sink.take();
-  SECTION("made") { fixture.dispatcher.onOutputDone("a", absl::ResourceExhaustedError("spool full")); }
-  SECTION("handed over") {
-    fixture.sink.descriptor_status = absl::ResourceExhaustedError("the worker does not take descriptors");
-    fixture.dispatcher.onOutputOpened("a");
+  Status expected;
+  SECTION("made: no consequence of anything else, whatever its code") {
+    expected = GENERATE(absl::UnavailableError("the encoder cannot run here"), absl::ResourceExhaustedError("full"));
+    fixture.dispatcher.onOutputOpened("a", expected);
   }
+  SECTION("handed over") {
+    expected = absl::ResourceExhaustedError("the worker does not take descriptors");
+    fixture.sink.descriptor_status = expected;
+    fixture.dispatcher.onOutputOpened("a", absl::OkStatus());
+  }
+  SECTION("made in time") {
+    fixture.clock.advance(kStall / 2);
+    CHECK(fixture.dispatcher.nextDeadline() == fixture.clock.now());
+    fixture.dispatcher.onTimer();
+    expected = absl::DeadlineExceededError(
+        "its output could not be begun in time: the disk under spool.dir hangs, or is overloaded");
+  }
+  CHECK(fixture.host.ended.at("a") == expected);
+  CHECK(fixture.host.failures.empty());  // no stage is to blame
   CHECK(fixture.sent() == "0:cancel a 1:cancel a 2:cancel a");
-  fixture.dispatcher.onOutputOpened("a");  // too late: nobody would close it
-  CHECK(fixture.sink.descriptors.size() <= 1);
+  const size_t handed_over = fixture.sink.descriptors.size();
+  fixture.dispatcher.onOutputOpened("a", absl::OkStatus());  // too late: nobody would close it
+  CHECK(fixture.sink.descriptors.size() == handed_over);
   for (const uint32_t group : {0, 1, 2})
     fixture.failed(group, "a", absl::StatusCode::kCancelled);
-  CHECK(absl::IsResourceExhausted(fixture.host.ended.at("a")));
   CHECK(fixture.dispatcher.running() == 0);
   CHECK(!fixture.host.outputs.states[0]->open);
+}
+
+TEST_CASE("dispatcher: a worker that is gone when its ring is there is a lost worker, not a failed output",
+          "[supervisor]") {
+  Fixture fixture;
+  fixture.host.may_restart = true;
+  fixture.submit("a");
+  fixture.start(2, "a");
+  fixture.sink.descriptor_status = absl::UnavailableError("sending to the peer: Broken pipe");
+  fixture.dispatcher.onOutputOpened("a", absl::OkStatus());
+  CHECK(fixture.host.ended.empty());
+  fixture.dispatcher.groupLost(GroupIndex(2), absl::UnavailableError("g2 rank 0 died: signal SIGKILL"));
+  fixture.failed(0, "a", absl::StatusCode::kCancelled);
+  fixture.failed(1, "a", absl::StatusCode::kCancelled);
+  REQUIRE(fixture.host.lost.size() == 1);
+  CHECK(fixture.host.lost[0].first == "a");
+}
+
+TEST_CASE("dispatcher: an output that was begun is waited for as long as its stage", "[supervisor]") {
+  Fixture fixture;
+  fixture.submit("a");
+  fixture.dispatcher.onOutputOpened("a", absl::OkStatus());
+  fixture.clock.advance(kStall / 2);
+  fixture.dispatcher.onTimer();
+  CHECK(fixture.host.ended.empty());
 }
 
 TEST_CASE("dispatcher: a result with other than the promised frames is a failure", "[supervisor]") {

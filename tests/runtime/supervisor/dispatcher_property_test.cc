@@ -26,7 +26,7 @@ struct Host final : DispatcherHost {
   }
   StatusOr<std::unique_ptr<media::Output>> openOutput(const JobSpec& job) override {
     return outputs.open(
-        job.id, job.parameters, [] {}, [](const StatusOr<media::OutputResult>&) {});
+        job.id, job.parameters, [](const Status&) {}, [](const StatusOr<media::OutputResult>&) {});
   }
   // Every worker gets jobs in the order in which they left the queue, whatever came back to it meanwhile: so no two of
   // them wait for each other's slots. Behind replicas, where no join is ahead, one may overtake another.
@@ -188,10 +188,10 @@ class Simulation {
     if (!output.opened || (!output.finished && random_() % 4 != 0)) return;
     output.opened = nullptr;
     if (output.finished || random_() % 16 != 0) {
-      dispatcher_.onOutputOpened(output.job);
+      dispatcher_.onOutputOpened(output.job, absl::OkStatus());
     } else {
       output.frames = 0;
-      dispatcher_.onOutputDone(output.job, absl::ResourceExhaustedError("spool full"));
+      dispatcher_.onOutputOpened(output.job, absl::ResourceExhaustedError("spool full"));
     }
     dispatcher_.pump();
   }

@@ -71,7 +71,7 @@ TEST_CASE("dispatcher: each pair of replicas has its own numbers and credits", "
   Fixture fixture;
   fixture.topology.limits.in_flight_per_group = 8;
   fixture.host.queue = {"a", "b", "c", "d", "e"};
-  fixture.dispatcher.pump();
+  fixture.pump();
   // Two credits on each of the two edges; with the fifth there is none left.
   std::vector<std::pair<uint32_t, uint64_t>> promised;
   for (const FakeSink::Sent& entry : fixture.sink.sent) {
@@ -170,7 +170,7 @@ TEST_CASE("dispatcher: the replica of a consumer is chosen with its producer's c
 TEST_CASE("dispatcher: the first stage may have replicas too", "[supervisor][replica]") {
   Fixture fixture({1, 1}, {2, 1});
   fixture.host.queue = {"a", "b", "c", "d", "e"};
-  fixture.dispatcher.pump();
+  fixture.pump();
   CHECK(fixture.sent() == "0:run a 1:run b 0:run c 1:run d");
   CHECK(fixture.host.queue.size() == 1);
   fixture.done(1, "b");
@@ -196,7 +196,7 @@ TEST_CASE("dispatcher: the loss of a replica takes along its job alone; the othe
   CHECK(fixture.host.displaced[0].first == "c");
   CHECK(fixture.dispatcher.running() == 2);
   fixture.host.queue.push_front("c");
-  fixture.dispatcher.pump();
+  fixture.pump();
   CHECK(fixture.sent() == "0:run c");  // the other one holds two commands
   fixture.done(kFirst, "c");
   for (const char* job : {"b", "d", "c"})
@@ -219,10 +219,10 @@ TEST_CASE("dispatcher: while no replica of a stage is there jobs stay queued", "
   // Ready is not enough: its edges must be open.
   fixture.dispatcher.groupReady(GroupIndex(kRight));
   fixture.dispatcher.edgeOpened(EdgeIndex(1), ChannelId(21));
-  fixture.dispatcher.pump();
+  fixture.pump();
   CHECK(fixture.host.queue.size() == 1);
   fixture.dispatcher.edgeOpened(EdgeIndex(3), ChannelId(22));
-  fixture.dispatcher.pump();
+  fixture.pump();
   CHECK(fixture.sent() == "2:run a 0:run a");
   CHECK(fixture.dispatcher.waitReason("a", 2) == v1::WAIT_REASON_UNSPECIFIED);
 }
@@ -327,7 +327,7 @@ TEST_CASE("dispatcher: what waits for a replica that is lost is handed back, for
   DispatcherFixture fixture(madeTopology({1, 1, 1, 1, 1}, {{0, 1}, {1, 2}, {1, 3}, {2, 4}, {3, 4}}, {1, 1, 2, 1, 1}));
   fixture.topology.limits.in_flight_per_group = 1;
   fixture.host.queue = {"a", "b"};
-  fixture.dispatcher.pump();
+  fixture.pump();
   CHECK(fixture.sent() == "4:run a 2:run a 1:run a 0:run a");
   fixture.done(0, "a");
   CHECK(fixture.sent() == "0:run b");  // g1 is busy; b will go to the other replica of g2

@@ -14,6 +14,7 @@ using Fixture = DispatcherFixture;
 
 TEST_CASE("dispatcher: every command of a job is sent before any input exists, consumers' first", "[supervisor]") {
   Fixture fixture;
+  fixture.makes_outputs = false;
   fixture.submit("a");
   const auto sent = fixture.sink.take();
   REQUIRE(sent.size() == 3);
@@ -32,9 +33,9 @@ TEST_CASE("dispatcher: every command of a job is sent before any input exists, c
   CHECK(fixture.sink.descriptors.empty());
   CHECK(first.stall_timeout_ms() == 1000);
   // Nothing waits for the ring.
-  fixture.dispatcher.onOutputOpened("a");
+  fixture.dispatcher.onOutputOpened("a", absl::OkStatus());
   CHECK(fixture.sink.descriptors == std::vector<uint64_t>{fixture.host.outputs.states[0]->ring_id});
-  fixture.dispatcher.onOutputOpened("unknown");
+  fixture.dispatcher.onOutputOpened("unknown", absl::OkStatus());
   CHECK(fixture.sink.descriptors.size() == 1);
 }
 
@@ -121,7 +122,7 @@ TEST_CASE("dispatcher: a rank that publishes nothing is not waited for", "[super
 TEST_CASE("dispatcher: jobs fill the pipeline up to credits and queued commands, and no further", "[supervisor]") {
   Fixture fixture;
   fixture.host.queue = {"a", "b", "c", "d"};
-  fixture.dispatcher.pump();
+  fixture.pump();
   // Two commands a worker, two credits an edge.
   CHECK(fixture.sent() == "2:run a 2:run b 1:run a 1:run b 0:run a 0:run b");
   CHECK(fixture.host.queue.size() == 2);
@@ -131,7 +132,7 @@ TEST_CASE("dispatcher: jobs fill the pipeline up to credits and queued commands,
   consumed.set_job_id("a");
   consumed.add_refs()->set_channel_id(1);
   fixture.dispatcher.onInputsConsumed(Fixture::worker(1), consumed);
-  fixture.dispatcher.pump();
+  fixture.pump();
   CHECK(fixture.sent() == "0:run c");
   fixture.done(1, "a");
   CHECK(fixture.sent().empty());  // the next edge has no credit yet
@@ -142,7 +143,7 @@ TEST_CASE("dispatcher: jobs fill the pipeline up to credits and queued commands,
 TEST_CASE("dispatcher: a credit needs every consumer rank", "[supervisor]") {
   Fixture fixture({1, 2});
   fixture.host.queue = {"a", "b", "c"};
-  fixture.dispatcher.pump();
+  fixture.pump();
   fixture.sink.take();
   fixture.done(0, "a");
   fixture.done(1, "a", 0);
@@ -184,7 +185,7 @@ TEST_CASE("dispatcher: CANCELLED is told only when nothing is left in any worker
 TEST_CASE("dispatcher: a promise without a consumer's command is discarded and its credit comes back", "[supervisor]") {
   Fixture fixture;
   fixture.host.queue = {"a", "b", "c", "d"};
-  fixture.dispatcher.pump();
+  fixture.pump();
   fixture.sink.take();
   // c's first command goes once g0 has room, but g1 holds two commands: c's artifact has no consumer's command.
   wire::InputsConsumed consumed;
@@ -208,7 +209,7 @@ TEST_CASE("dispatcher: a promise without a consumer's command is discarded and i
   discarded.set_request_id(discard.request_id());
   fixture.dispatcher.onDiscarded(Fixture::worker(1), discarded);
   CHECK(fixture.host.ended.count("c") == 1);
-  fixture.dispatcher.pump();
+  fixture.pump();
   CHECK(fixture.sent() == "0:run d");
 }
 
@@ -217,7 +218,7 @@ TEST_CASE("dispatcher: a lost group fails what it holds; what has not reached it
   Fixture fixture;
   fixture.topology.limits.in_flight_per_group = 1;
   fixture.host.queue = {"a", "b", "c"};
-  fixture.dispatcher.pump();
+  fixture.pump();
   fixture.done(0, "a");
   CHECK(fixture.sent() == "2:run a 1:run a 0:run a 0:run b");
   fixture.start(2, "a");
@@ -231,7 +232,7 @@ TEST_CASE("dispatcher: a lost group fails what it holds; what has not reached it
   CHECK(fixture.sent() == "1:cancel a");  // b waits for the edge, c keeps its place in the queue
   fixture.dispatcher.edgeOpened(EdgeIndex(1), ChannelId(9));
   fixture.dispatcher.groupReady(GroupIndex(2));
-  fixture.dispatcher.pump();
+  fixture.pump();
   const auto sent = fixture.sink.take();
   REQUIRE(sent.size() == 2);
   CHECK(sent[1].command.run_stage().outputs(0).channel_id() == 9);
@@ -249,7 +250,7 @@ TEST_CASE("dispatcher: a group that is held begins nothing until it is held no l
   fixture.dispatcher.groupHeld(GroupIndex(1), true);
   SECTION("it goes on") {
     fixture.host.queue = {"a"};
-    fixture.dispatcher.pump();
+    fixture.pump();
     CHECK(fixture.sent().find("1:run") == std::string::npos);
     fixture.dispatcher.groupHeld(GroupIndex(1), false);
   }
@@ -260,7 +261,7 @@ TEST_CASE("dispatcher: a group that is held begins nothing until it is held no l
     fixture.dispatcher.groupReady(GroupIndex(1));
     fixture.host.queue = {"a"};
   }
-  fixture.dispatcher.pump();
+  fixture.pump();
   CHECK(fixture.sent().find("1:run a") != std::string::npos);
 }
 
@@ -317,7 +318,7 @@ TEST_CASE("dispatcher: artifacts on a lost group's edges are lost with it", "[su
   Fixture fixture;
   fixture.topology.limits.in_flight_per_group = 1;
   fixture.host.queue = {"a", "b"};
-  fixture.dispatcher.pump();
+  fixture.pump();
   fixture.done(0, "a");
   fixture.done(0, "b");  // b's text is done and unconsumed, g1 is busy with a
   fixture.dispatcher.groupLost(GroupIndex(0), absl::UnavailableError("gone"));
@@ -335,7 +336,7 @@ TEST_CASE("dispatcher: a job that its group has not begun is handed back when th
   for (const bool obeys : {true, false}) {
     Fixture fixture;
     fixture.host.queue = {"a", "b"};
-    fixture.dispatcher.pump();
+    fixture.pump();
     fixture.done(0, "a");
     fixture.done(0, "b");
     fixture.start(1, "a");
@@ -365,7 +366,7 @@ TEST_CASE("dispatcher: a worker that asks for its replacement takes no job along
           "[supervisor]") {
   Fixture fixture;
   fixture.host.queue = {"a", "b"};
-  fixture.dispatcher.pump();
+  fixture.pump();
   fixture.done(0, "a");
   fixture.done(0, "b");
   fixture.start(1, "a");
@@ -387,7 +388,7 @@ TEST_CASE("dispatcher: a rank that runs ahead does not make the next job a part 
           "[supervisor]") {
   Fixture fixture({1, 2});
   fixture.host.queue = {"a", "b"};
-  fixture.dispatcher.pump();
+  fixture.pump();
   fixture.done(0, "a");
   fixture.done(0, "b");
   fixture.start(1, "a");
@@ -513,7 +514,7 @@ TEST_CASE("dispatcher: behind a stalled command nothing is begun until it has en
       fixture.dispatcher.edgeOpened(EdgeIndex(0), ChannelId(11));
       fixture.dispatcher.edgeOpened(EdgeIndex(1), ChannelId(12));
       fixture.dispatcher.groupReady(GroupIndex(1));
-      fixture.dispatcher.pump();
+      fixture.pump();
     }
     CHECK(fixture.host.queue.empty());
     CHECK(fixture.host.ended.size() == 1);

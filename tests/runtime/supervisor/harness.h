@@ -30,12 +30,13 @@
 
 namespace latentd::supervisor {
 
-// Results that are complete when the last stage says so. Its workers emit no frames, and get no ring.
+// Results that are complete when the last stage says so.
 class InstantOutputs final : public media::OutputFactory {
  public:
-  StatusOr<std::unique_ptr<media::Output>> open(const JobId& job, const v1::JobParameters& parameters, Opened,
+  StatusOr<std::unique_ptr<media::Output>> open(const JobId& job, const v1::JobParameters& parameters, Opened opened,
                                                 Done done) override {
     ++open_count;
+    media_.loop().post([opened = std::move(opened)] { opened(absl::OkStatus()); });
     return std::unique_ptr<media::Output>(
         std::make_unique<Handle>(*this, "/tmp/" + job, parameters.frames(), std::move(done)));
   }
@@ -47,7 +48,10 @@ class InstantOutputs final : public media::OutputFactory {
    public:
     Handle(InstantOutputs& owner, std::string path, uint32_t frames, Done done)
         : owner_(owner), path_(std::move(path)), frames_(frames), done_(std::move(done)) {}
-    ~Handle() override { --owner_.open_count; }
+    ~Handle() override {
+      owner_.media_.loop().runAndWait([] {});  // nothing is told after this
+      --owner_.open_count;
+    }
     int ringFd() const override { return STDIN_FILENO; }
     uint64_t ringId() const override { return 1; }
     void finish() override { end(media::OutputResult{path_, 1, frames_}); }
@@ -63,6 +67,9 @@ class InstantOutputs final : public media::OutputFactory {
     uint32_t frames_;
     Done done_;
   };
+
+  SteadyClock clock_;
+  LoopThread media_{clock_, "media"};
 };
 
 // A whole supervisor with fake workers: real processes, real streams, real time.

@@ -159,7 +159,7 @@ TEST_CASE("job_manager: a worker's death puts a job back at its old place, once"
   CHECK(std::any_of(seen.begin(), seen.end(),
                     [](const v1::Job& job) { return job.state() == v1::JOB_STATE_QUEUED && job.restarts() == 1; }));
   // The lost run's output opens and ends late: that is not the next run's.
-  fixture.outputs.states[0]->opened();
+  fixture.outputs.states[0]->opened(absl::OkStatus());
   fixture.outputs.states[0]->done(absl::CancelledError("aborted"));
   fixture.jobs.dispatcher().groupReady(GroupIndex(0));
   fixture.jobs.pump();
@@ -167,7 +167,7 @@ TEST_CASE("job_manager: a worker's death puts a job back at its old place, once"
   REQUIRE(fixture.state(id) == v1::JOB_STATE_RUNNING);
   CHECK(fixture.sink.descriptors.empty());
   SECTION("the second run succeeds") {
-    fixture.outputs.states[1]->opened();
+    fixture.outputs.states[1]->opened(absl::OkStatus());
     fixture.runPosted();
     CHECK(fixture.sink.descriptors == std::vector<uint64_t>{fixture.outputs.states[1]->ring_id});
     fixture.stageDone(id);

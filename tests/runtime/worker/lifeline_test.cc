@@ -1,6 +1,7 @@
 #include "runtime/worker/lifeline.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -96,6 +97,23 @@ TEST_CASE("descriptor inbox: bounded, and a drop forgets", "[worker]") {
   CHECK_FALSE(inbox.take(5, now).ok());
   CHECK(inbox.take(2, now).ok());
   CHECK(inbox.take(DescriptorInbox::kHeldMax + 1, now).ok());
+}
+
+TEST_CASE("lifeline: a descriptor for which there is no room is told as lost instead of waited for", "[worker]") {
+  Fixture f;
+  const ShmRegion region = ShmRegion::create("frames", 4096).value();
+  const int fd = region.fd();
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlim_t lowest_free = static_cast<rlim_t>(duplicateFd(fd).value().get());
+  const rlimit none{lowest_free, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  f.send(Fixture::idBytes(4), {&fd, 1});
+  const Status lost = f.inbox.take(4, soon()).status();
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(absl::IsResourceExhausted(lost));
+  f.send(Fixture::idBytes(5), {&fd, 1});
+  CHECK(f.inbox.take(5, soon()).ok());
 }
 
 TEST_CASE("descriptor inbox: what was dropped is closed when it comes, of the last ones dropped", "[worker]") {
