@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <vector>
@@ -160,7 +161,9 @@ class PlainProgress final : public Progress {
   static std::string leftText(const v1::Job& job, const v1::StageProgress& stage, const supervisor::StepPace& pace) {
     const auto worthTelling = [](const std::optional<double>& seconds) { return seconds && *seconds >= kLeastLeft; };
     const std::optional<double> of_stage = pace.left(stage.steps(), nowSeconds());
-    const std::optional<double> in_all = secondsLeft(job);
+    std::optional<double> in_all = secondsLeft(job);
+    // The daemon's comes from earlier jobs too, which may have been faster.
+    if (in_all && of_stage) in_all = std::max(*in_all, *of_stage);
     return (worthTelling(of_stage) ? ", " + formatSeconds(*of_stage) + " left" : "") +
            (worthTelling(in_all) ? ", " + formatSeconds(*in_all) + " in all" : "");
   }

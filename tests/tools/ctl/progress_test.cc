@@ -62,8 +62,8 @@ TEST_CASE("progress: stages that compute beside each other are both told", "[lat
   CHECK(log.text() == "text: started\ndenoise: started\n");
 }
 
-TEST_CASE("progress: a log tells what is left of the stage, and in all where that is known", "[latentctl][progress]") {
-  Log log;
+// Its first step of four took 1000 s; the log has shown its beginning.
+v1::Job denoising(Log& log) {
   v1::Job job = running();
   endText(job);
   v1::StageProgress& denoise = *job.mutable_stages(1);
@@ -71,13 +71,27 @@ TEST_CASE("progress: a log tells what is left of the stage, and in all where tha
   denoise.mutable_compute_start_time()->set_seconds(time(nullptr) - 1000);
   log.progress->show(job);
   denoise.set_step(1);
+  return job;
+}
+
+TEST_CASE("progress: a log tells what is left of the stage, and in all where that is known", "[latentctl][progress]") {
+  Log log;
+  v1::Job job = denoising(log);
   log.progress->show(job);
-  denoise.set_step(4);
+  job.mutable_stages(1)->set_step(4);
   job.mutable_remaining()->set_seconds(7);
   log.progress->show(job);
   const std::string text = log.text();
   CHECK(std::regex_search(text, std::regex("denoise: step 1/4, (49|50):[0-9]{2} left\n")));  // 3 steps of 1000 s
   CHECK(text.find("denoise: step 4/4, 7.00 s in all\n") != std::string::npos);
+}
+
+TEST_CASE("progress: no less is left in all than of the stage", "[latentctl][progress]") {
+  Log log;
+  v1::Job job = denoising(log);
+  job.mutable_remaining()->set_seconds(7);
+  log.progress->show(job);
+  CHECK(std::regex_search(log.text(), std::regex("denoise: step 1/4, ([0-9:]+) left, \\1 in all\n")));
 }
 
 TEST_CASE("progress: a log says once what a job waits for, if that lasts", "[latentctl][progress]") {
