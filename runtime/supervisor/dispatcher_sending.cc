@@ -246,7 +246,8 @@ bool Dispatcher::dispatchNext(GroupIndex group) {
       return true;
     }
     run->output = *std::move(output);
-    run->output_due = clock_.now() + std::min<std::chrono::milliseconds>(kOutputTimeout, stallOf(*run, group) / 2);
+    run->output_due = clock_.now() + std::clamp<std::chrono::milliseconds>(stallOf(*run, group) / 2, kOutputTimeoutMin,
+                                                                           kOutputTimeoutMax);
   }
   std::erase(lane.waiting, run);
   makeRunStage(*run, group);

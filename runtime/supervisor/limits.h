@@ -36,9 +36,11 @@ constexpr size_t kTransfersRemembered = 64;
 // producer that is gone or does not get to run.
 constexpr std::chrono::seconds kFiguresTimeout{1};
 
-// How long an output may take to be begun, and no longer than half of what the stage that waits for it may stand still:
-// the fault is not the stage's. Seconds are what a very large ring takes beside others.
-constexpr std::chrono::seconds kOutputTimeout{20};
+// How long an output may take to be begun: half of what the stage that waits for it may stand still, for the fault is
+// not the stage's, but in these bounds. Seconds are what a very large ring takes beside others, or an encoder's start
+// on a busy machine.
+constexpr std::chrono::seconds kOutputTimeoutMin{2};
+constexpr std::chrono::seconds kOutputTimeoutMax{20};
 
 // Names a group's step gate among the descriptors that a worker inherits; frame rings count from 1.
 constexpr uint64_t kStepGateId = UINT64_MAX;

@@ -4,6 +4,8 @@
 namespace latentd::supervisor {
 namespace {
 
+constexpr std::chrono::milliseconds kPatience{10000};
+
 // The tests make the outputs.
 struct Fixture : DispatcherFixture {
   Fixture() { makes_outputs = false; }
@@ -24,6 +26,7 @@ TEST_CASE("dispatcher: an output that cannot open fails its job, and the next on
 
 TEST_CASE("dispatcher: a ring that cannot be made or handed over is its job's failure at once", "[supervisor]") {
   Fixture fixture;
+  fixture.host.stall_timeout = kPatience;
   fixture.submit("a");
   fixture.sink.take();
   Status expected;
@@ -37,7 +40,7 @@ TEST_CASE("dispatcher: a ring that cannot be made or handed over is its job's fa
     fixture.dispatcher.onOutputOpened("a", absl::OkStatus());
   }
   SECTION("made in time") {
-    fixture.clock.advance(kStall / 2);
+    fixture.clock.advance(kPatience / 2);
     CHECK(fixture.dispatcher.nextDeadline() == fixture.clock.now());
     fixture.dispatcher.onTimer();
     expected = absl::DeadlineExceededError(
@@ -73,9 +76,10 @@ TEST_CASE("dispatcher: a worker that is gone when its ring is there is a lost wo
 
 TEST_CASE("dispatcher: an output that was begun is waited for as long as its stage", "[supervisor]") {
   Fixture fixture;
+  fixture.host.stall_timeout = kPatience;
   fixture.submit("a");
   fixture.dispatcher.onOutputOpened("a", absl::OkStatus());
-  fixture.clock.advance(kStall / 2);
+  fixture.clock.advance(kPatience / 2);
   fixture.dispatcher.onTimer();
   CHECK(fixture.host.ended.empty());
 }
