@@ -1,6 +1,7 @@
 // What the dispatcher asks and tells of jobs.
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "runtime/supervisor/job_manager.h"
@@ -33,24 +34,20 @@ std::optional<JobSpec> JobManager::takeNextJob() {
 StatusOr<std::unique_ptr<media::Output>> JobManager::openOutput(const JobSpec& job) {
   // Both may be called from any thread, and after the job ended: the dispatcher then ignores it. This object outlives
   // the loop's tasks, which is where they go.
-  const auto is_current = [this, id = job.id, run = table_.find(job.id)->runs] {
-    // The output of a run that was lost may tell of itself when the next run has begun.
-    const JobRecord* record = table_.find(id);
-    return record != nullptr && record->runs == run;
-  };
-  auto opened = [this, id = job.id, is_current](const Status& status) {
-    deps_.post([this, id, is_current, status] {
-      if (!is_current()) return;
-      dispatcher_.onOutputOpened(id, status);
+  const auto tell = [this, id = job.id, run = table_.find(job.id)->runs](std::function<void(const JobId&)> act) {
+    deps_.post([this, id, run, act = std::move(act)] {
+      const JobRecord* record = table_.find(id);
+      // The output of a run that was lost may tell of itself when the next run has begun.
+      if (record == nullptr || record->runs != run) return;
+      act(id);
       pump();
     });
   };
-  auto done = [this, id = job.id, is_current](StatusOr<media::OutputResult> result) {
-    deps_.post([this, id, is_current, result = std::move(result)]() mutable {
-      if (!is_current()) return;
-      dispatcher_.onOutputDone(id, std::move(result));
-      pump();
-    });
+  auto opened = [this, tell](const Status& status) {
+    tell([this, status](const JobId& id) { dispatcher_.onOutputOpened(id, status); });
+  };
+  auto done = [this, tell](StatusOr<media::OutputResult> result) {
+    tell([this, result = std::move(result)](const JobId& id) { dispatcher_.onOutputDone(id, result); });
   };
   return deps_.outputs.open(job.id, job.parameters, std::move(opened), std::move(done));
 }

@@ -27,7 +27,7 @@ constexpr uint64_t kRingId = 7;
 struct Sink {
   explicit Sink(PixelFormat format, bool deferred = false, bool here = true)
       : ring(FrameRing::create({.width = 4, .height = 2, .format = format, .capacity = 3}).value()),
-        reader(FrameRingReader::attach(ShmRegion::map(duplicateFd(ring.fd()).value(), 1).value()).value()),
+        reader(FrameRingReader::attach(ring).value()),
         sink(inbox, kRingId,
              {.wait_max = std::chrono::seconds(20),
               .cancel = cancel.get_token(),

@@ -72,7 +72,7 @@ TEST_CASE("supervisor loss: a hand-off completes while it is stopped, and its de
   REQUIRE(source.valid());
   REQUIRE(sink.valid());
 
-  auto reader = media::FrameRingReader::attach(ShmRegion::map(duplicateFd(ring.fd()).value(), 1).value());
+  auto reader = media::FrameRingReader::attach(ring);
   uint32_t frames = 0;
   while (true) {
     const auto frame = reader->next(soon());
